@@ -1,0 +1,125 @@
+"""The whole surface that plugins may use.
+
+A plugin imports this module and nothing else of rolecall. Importing it imports no Ray, no
+engine and no other plugin.
+"""
+
+from rolecall.batches.sample import Prompt, Sample, ScoreFields, Scores
+from rolecall.errors import (
+    CapabilityError,
+    DeadlineError,
+    EngineError,
+    EngineStartError,
+    ModelUnavailableError,
+    PayloadError,
+    Refusal,
+    RequestError,
+    RolecallError,
+    ScoringError,
+    SinkError,
+    UpstreamError,
+    UpstreamStatusError,
+)
+from rolecall.events.event import Event
+from rolecall.ids import BatchId, EngineId, ModelId, RoleName, engine_id
+from rolecall.interfaces.batch_sink import BatchSink, Row, SinkContext
+from rolecall.interfaces.engine_backend import (
+    Capability,
+    Engine,
+    EngineBackend,
+    EngineHealth,
+    EngineLaunch,
+    MemoryReport,
+    MemoryTag,
+)
+from rolecall.interfaces.observer import Observer
+from rolecall.interfaces.placement_mode import PlacementMode
+from rolecall.interfaces.reward_adapter import RewardAdapter, ScoringClient
+from rolecall.interfaces.role import (
+    Endpoint,
+    Generate,
+    GenerationContext,
+    NamedReward,
+    Progress,
+    Role,
+    Stage,
+    StageContext,
+    StageRequest,
+    UpstreamCall,
+    WeightSource,
+)
+from rolecall.interfaces.routing_policy import Candidate, Need, RoutingPolicy, RoutingRequest
+from rolecall.placement.plan import (
+    ModelDemand,
+    Phase,
+    PlacementJob,
+    PlacementPlan,
+    Pool,
+    ReplicaPlacement,
+    RoleDemand,
+)
+from rolecall.plugins.hookspecs import ROLECALL_API, hookimpl
+
+__all__ = [
+    "ROLECALL_API",
+    "BatchId",
+    "BatchSink",
+    "Candidate",
+    "Capability",
+    "CapabilityError",
+    "DeadlineError",
+    "Endpoint",
+    "Engine",
+    "EngineBackend",
+    "EngineError",
+    "EngineHealth",
+    "EngineId",
+    "EngineLaunch",
+    "EngineStartError",
+    "Event",
+    "Generate",
+    "GenerationContext",
+    "MemoryReport",
+    "MemoryTag",
+    "ModelDemand",
+    "ModelId",
+    "ModelUnavailableError",
+    "NamedReward",
+    "Need",
+    "Observer",
+    "PayloadError",
+    "Phase",
+    "PlacementJob",
+    "PlacementMode",
+    "PlacementPlan",
+    "Pool",
+    "Progress",
+    "Prompt",
+    "Refusal",
+    "ReplicaPlacement",
+    "RequestError",
+    "RewardAdapter",
+    "Role",
+    "RoleDemand",
+    "RoleName",
+    "RolecallError",
+    "RoutingPolicy",
+    "RoutingRequest",
+    "Row",
+    "Sample",
+    "ScoreFields",
+    "Scores",
+    "ScoringClient",
+    "ScoringError",
+    "SinkContext",
+    "SinkError",
+    "Stage",
+    "StageContext",
+    "StageRequest",
+    "UpstreamCall",
+    "UpstreamError",
+    "UpstreamStatusError",
+    "WeightSource",
+    "engine_id",
+    "hookimpl",
+]

@@ -1,0 +1,1 @@
+"""The deferred batch: generate, score stage by stage, validate, publish, commit."""

@@ -1,0 +1,1 @@
+"""From a TOML job file to frozen, checked values."""

@@ -1,0 +1,211 @@
+"""The job file as frozen values: one attrs class a TOML table.
+
+Pure data. Nothing here knows which plugins exist: a plugin's name is a string and its options
+are a plain table, given to the plugin's own ``options`` class once it has been loaded
+(``rolecall.config.resolve``). Durations are seconds; sizes are bytes.
+
+The dataclass field names *are* the TOML keys, and the docstring of each class is the source of
+``docs/reference/config.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from attrs import field, frozen, validators
+
+_positive: Any = validators.gt(0)
+_not_negative: Any = validators.ge(0)
+
+Options = Mapping[str, Any]
+"""A plugin's own table, checked against the plugin's ``options`` class after loading."""
+
+
+@frozen(kw_only=True)
+class JobSection:
+    """``[job]``: the job's name and who watches it.
+
+    name: lower-case letters, digits and dashes; names the Ray namespace and the run folder.
+    observers: names of observer plugins that receive every event.
+    event_log: JSON-lines file that receives every event; relative to the job file. None: no file.
+    """
+
+    name: str = field(validator=validators.matches_re(r"[a-z0-9][a-z0-9-]{0,39}"))
+    observers: tuple[str, ...] = ()
+    event_log: str | None = None
+
+
+@frozen(kw_only=True)
+class ClusterSection:
+    """``[cluster]``: the Ray cluster that carries the job.
+
+    address: ``local`` starts a private Ray that ends with the job; ``auto`` or ``host:port``
+        joins a running cluster, which is left running.
+    object_store_bytes: object store of a local Ray; ignored when joining.
+    """
+
+    address: str = "local"
+    object_store_bytes: int = field(default=100 * 1024**2, validator=validators.ge(80 * 1024**2))
+
+
+@frozen(kw_only=True)
+class PlacementSection:
+    """``[placement]``: which devices the job has and how the roles share them.
+
+    mode: name of a placement-mode plugin.
+    resource: Ray resource that one device is: ``GPU``, or a custom one such as ``device_slot``.
+    devices: devices in the shared (Actor) pool. Modes that give each role a pool of its own
+        refuse it; modes that share one pool need it.
+    devices_per_node: devices on each node.
+    """
+
+    mode: str
+    resource: str = "GPU"
+    devices: int | None = field(default=None, validator=validators.optional(_positive))
+    devices_per_node: int = field(default=8, validator=_positive)
+
+
+@frozen(kw_only=True)
+class GatewaySection:
+    """``[gateway]``: the HTTP front of every role.
+
+    host, port: where Ray Serve listens; port 0 picks a free one.
+    max_body_bytes: larger request bodies are answered 413.
+    request_timeout_s: deadline of one request; past it the engine is told to abort (504).
+    allow_unauthenticated: must be true to listen on a non-loopback address without a token.
+    bearer_token_env: environment variable holding the token callers must send.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = field(default=0, validator=[validators.ge(0), validators.le(65535)])
+    max_body_bytes: int = field(default=32 * 1024**2, validator=_positive)
+    request_timeout_s: float = field(default=600.0, validator=_positive)
+    allow_unauthenticated: bool = False
+    bearer_token_env: str | None = None
+
+
+@frozen(kw_only=True)
+class LifecycleSection:
+    """``[lifecycle]``: deadlines of engine and lease operations, seconds.
+
+    start_timeout_s: one engine from process start to ready, weights already on disk.
+    manager_timeout_s: one onload or offload of a role; past it the lease is BLOCKED.
+    drain_grace_s: how long running requests may finish before they are aborted.
+    probe_interval_s: pause between two reconciler rounds.
+    """
+
+    start_timeout_s: float = field(default=300.0, validator=_positive)
+    manager_timeout_s: float = field(default=180.0, validator=_positive)
+    drain_grace_s: float = field(default=5.0, validator=_not_negative)
+    probe_interval_s: float = field(default=2.0, validator=_positive)
+
+
+@frozen(kw_only=True)
+class ModelConfig:
+    """``[roles.<role>.models.<model>]``: one model and its replicas.
+
+    source: a local path, ``pypi:package==version`` or ``hf:repo[@revision]``.
+    engine: name of an engine-backend plugin.
+    replicas: logical replicas.
+    devices_per_engine: devices that one replica occupies.
+    tensor_parallel, pipeline_parallel: their product is ``devices_per_engine``.
+    weight_source: ``STATIC``, ``ACTOR`` or ``DCS``; None takes the role's default.
+    served_model_name: the backend's name for the model; None takes the source.
+    engine_options: the backend's own table.
+    """
+
+    source: str
+    engine: str
+    replicas: int = field(default=1, validator=_positive)
+    devices_per_engine: int = field(default=1, validator=_positive)
+    tensor_parallel: int | None = field(default=None, validator=validators.optional(_positive))
+    pipeline_parallel: int = field(default=1, validator=_positive)
+    weight_source: Literal["STATIC", "ACTOR", "DCS"] | None = None
+    served_model_name: str | None = None
+    engine_options: Options = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class RoleConfig:
+    """``[roles.<role>]``: the key is the name of a role plugin.
+
+    models: at least one.
+    default_model: used when a request names none; implied when there is exactly one model.
+    aliases: further names for models.
+    route_keys: route key → model.
+    routing_policy: name of a routing-policy plugin.
+    devices: devices the role may use; None takes what its models need.
+    options: the role plugin's own table.
+    """
+
+    models: Mapping[str, ModelConfig] = field(validator=validators.min_len(1))
+    default_model: str | None = None
+    aliases: Mapping[str, str] = field(factory=dict)
+    route_keys: Mapping[str, str] = field(factory=dict)
+    routing_policy: str = "round_robin"
+    devices: int | None = field(default=None, validator=validators.optional(_positive))
+    options: Options = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class RewardConfig:
+    """``[rewards.<name>]``: one reward, computed by a reward-adapter plugin.
+
+    With a single entry a sample's reward is that number; with several it is a dict by name.
+
+    on_error: ``fail_batch``, ``drop_sample`` or ``retry`` (at most ``retries`` times, then
+        ``fail_batch``). There is no silent zero.
+    timeout_s: limit for scoring one sample.
+    """
+
+    adapter: str
+    on_error: Literal["fail_batch", "drop_sample", "retry"] = "fail_batch"
+    retries: int = field(default=2, validator=_not_negative)
+    timeout_s: float = field(default=120.0, validator=_positive)
+    options: Options = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class SinkSection:
+    """``[sink]``: where scored batches go; ``name`` is a batch-sink plugin."""
+
+    name: str
+    options: Options = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class BatchSection:
+    """``[batch]``: the deferred batches that ``rolecall run`` makes.
+
+    prompts: JSON-lines file, relative to the job file; each line has ``prompt`` (text), and
+        optionally ``id``, ``answer``, ``data_source`` and ``metadata``.
+    batches, prompts_per_batch, samples_per_prompt: how many of each.
+    max_concurrency: requests in flight at once in any stage.
+    staging_samples: capacity of the CPU staging area.
+    sampling: sampling parameters of the generation stage, SGLang's names.
+    """
+
+    prompts: str
+    batches: int = field(default=1, validator=_positive)
+    prompts_per_batch: int = field(default=8, validator=_positive)
+    samples_per_prompt: int = field(default=1, validator=_positive)
+    max_concurrency: int = field(default=16, validator=_positive)
+    staging_samples: int = field(default=65_536, validator=_positive)
+    commit_timeout_s: float = field(default=600.0, validator=_positive)
+    sampling: Options = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class JobConfig:
+    """A whole job file."""
+
+    job: JobSection
+    placement: PlacementSection
+    roles: Mapping[str, RoleConfig] = field(validator=validators.min_len(1))
+    sink: SinkSection
+    cluster: ClusterSection = field(factory=ClusterSection)
+    gateway: GatewaySection = field(factory=GatewaySection)
+    lifecycle: LifecycleSection = field(factory=LifecycleSection)
+    rewards: Mapping[str, RewardConfig] = field(factory=dict)
+    batch: BatchSection | None = None

@@ -1,0 +1,1 @@
+"""One engine lifecycle core for all roles."""

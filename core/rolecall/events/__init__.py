@@ -1,0 +1,1 @@
+"""What happened, as values, for observers and the event log."""

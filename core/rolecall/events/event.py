@@ -1,0 +1,42 @@
+"""Events: what happened, told to observers, to the event log and to the progress display."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from attrs import field, frozen
+
+
+@frozen(kw_only=True)
+class Event:
+    """One thing that happened.
+
+    ``kind`` is a dotted name (``replica.state``, ``lease.state``, ``batch.state``,
+    ``stage.progress``, ``job.phase``). ``time_s`` is Unix time at the place where it happened.
+    ``fields`` are JSON values only.
+
+    Kinds and their fields:
+        replica.state: role, engine, from, to, reason, generation, incarnation
+        replica.memory: role, engine, awake (bool), resident_bytes
+        lease.state: role, from, to, reason, token, batch (int or null)
+        batch.state: batch, from, to, reason
+        stage.state: batch, stage, role (or null), state (``started`` or ``finished``)
+        stage.progress: batch, stage, done, total, tokens
+        handover: batch, role, direction (``onload`` or ``offload``), seconds
+    """
+
+    kind: str
+    time_s: float
+    fields: Mapping[str, Any] = field(factory=dict)
+
+
+class Emit(Protocol):
+    """Takes an event's kind and fields; stamps the time; never raises, never blocks."""
+
+    def __call__(self, kind: str, /, **fields: Any) -> None: ...
+
+
+def discard(kind: str, /, **fields: Any) -> None:
+    """An :class:`Emit` that nobody listens to."""
+    del kind, fields

@@ -1,0 +1,1 @@
+"""Which bundles each replica gets: on paper first, then proved on the real bundles."""

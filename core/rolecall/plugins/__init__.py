@@ -1,0 +1,1 @@
+"""Plugins: entry points are the registry, pluggy is the hook machinery."""
