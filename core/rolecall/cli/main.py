@@ -1,0 +1,64 @@
+"""The ``rolecall`` command. Subcommands are imported when used: planning must not load Ray."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from rolecall import __version__
+from rolecall.errors import ConfigError, PlacementRefused, RolecallError
+
+COMMANDS = {
+    "plan": "Check a job file on paper and show which devices each role gets.",
+    "run": "Bring a job up, run its batches, show them, leave nothing behind.",
+    "up": "Bring a job up in the background.",
+    "status": "Show a running job: leases, replicas, batches.",
+    "down": "Stop a running job and everything it started.",
+    "plugins": "List and check the installed plugins.",
+}
+"""Command → help line; each lives in ``rolecall.cli.<command>`` under its own name."""
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        return getattr(importlib.import_module(f"rolecall.cli.{cmd_name}"), cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(cls=_LazyGroup)
+@click.version_option(__version__, prog_name="rolecall")
+def cli() -> None:
+    """Every inference role of an RL post-training job on one plane."""
+
+
+def main() -> None:
+    """Run the command; errors made on purpose are shown without a traceback.
+
+    Exit codes: 0 done, 1 failed, 2 the job file is wrong or can't be placed, 130 interrupted.
+    """
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (ConfigError, PlacementRefused) as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+    except RolecallError as error:
+        click.echo(f"rolecall: {error}", err=True)
+        sys.exit(1)

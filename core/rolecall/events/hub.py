@@ -1,0 +1,112 @@
+"""The event hub: one ordered stream of a job's events.
+
+Appends every event to the event log, hands it to each observer, and lets readers follow the
+stream. It owns nothing else: no state of the job depends on it, so losing it loses only sight.
+An observer that raises is logged with its distribution and keeps being called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from rolecall.events.event import Event
+from rolecall.interfaces.observer import Observer
+
+logger = logging.getLogger(__name__)
+
+HISTORY = 16_384
+"""Events kept for readers that come late; older ones are in the event log only."""
+
+
+def event_to_json(event: Event) -> dict[str, Any]:
+    """One flat object: ``kind``, ``time_s`` and the fields."""
+    return {"kind": event.kind, "time_s": event.time_s, **event.fields}
+
+
+def event_from_json(line: Mapping[str, Any]) -> Event:
+    """Inverse of :func:`event_to_json`."""
+    fields = {key: value for key, value in line.items() if key not in {"kind", "time_s"}}
+    return Event(kind=line["kind"], time_s=line["time_s"], fields=fields)
+
+
+def read_event_log(path: Path) -> list[Event]:
+    """Read a JSON-lines event log; a torn last line, left by a crash, is passed over."""
+    events: list[Event] = []
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        if line.endswith("\n"):
+            events.append(event_from_json(json.loads(line)))
+    return events
+
+
+class EventHub:
+    """Lives in one event loop; observers run on one thread of their own, in order.
+
+    ``observers`` maps a label, the plugin's name with its distribution, to the observer.
+    """
+
+    def __init__(self, observers: Mapping[str, Observer], log_path: Path | None = None) -> None:
+        self._observers = dict(observers)
+        self._history: deque[tuple[int, Event]] = deque(maxlen=HISTORY)
+        self._next_sequence = 0
+        self._arrived = asyncio.Event()
+        self._log: IO[str] | None = None
+        if log_path is not None:
+            log_path.parent.mkdir(parents=True, exist_ok=True)
+            self._log = log_path.open("w", encoding="utf-8")
+        self._inbox: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        if self._observers:
+            self._thread = threading.Thread(target=self._notify, name="observers", daemon=True)
+            self._thread.start()
+
+    def publish(self, event: Event) -> None:
+        """Take one event: number it, log it, pass it on."""
+        self._history.append((self._next_sequence, event))
+        self._next_sequence += 1
+        if self._log is not None:
+            self._log.write(json.dumps(event_to_json(event)) + "\n")
+            self._log.flush()
+        if self._thread is not None:
+            self._inbox.put(event)
+        self._arrived.set()
+        self._arrived = asyncio.Event()
+
+    async def tail(self, since: int, wait_s: float) -> tuple[int, list[Event]]:
+        """Return the events from number ``since`` on and the number to ask for next.
+
+        Waits up to ``wait_s`` for the first one. A reader that fell behind the history gets
+        what is left of it.
+        """
+        if since >= self._next_sequence and wait_s > 0:
+            arrived = self._arrived
+            try:
+                await asyncio.wait_for(arrived.wait(), wait_s)
+            except TimeoutError:
+                return since, []
+        return self._next_sequence, [event for number, event in self._history if number >= since]
+
+    def close(self) -> None:
+        """Let observers finish what they were given, then close the log. Repeats do nothing."""
+        if self._thread is not None:
+            self._inbox.put(None)
+            self._thread.join(timeout=10)
+            self._thread = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _notify(self) -> None:
+        while (event := self._inbox.get()) is not None:
+            for label, observer in self._observers.items():
+                try:
+                    observer.on_event(event)
+                except Exception:  # an observer can change nothing, not even by raising
+                    logger.exception("observer %s raised on %s", label, event.kind)

@@ -1,0 +1,84 @@
+"""Where a running job keeps its things on this machine.
+
+*Run folder*: Ray's session, engine logs, the control socket; removed when the job ends.
+*State file*: one small JSON file a job, by which ``status``, ``down`` and training loops find
+it; written when the job is up, removed when it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import cattrs
+from attrs import asdict, frozen
+
+from rolecall.errors import JobError
+
+RUN_DIR_VARIABLE = "ROLECALL_RUN_DIR"
+"""Set in the environment of every process of a job, so that none can be overlooked."""
+
+
+@frozen(kw_only=True)
+class JobState:
+    """What is known about a running job.
+
+    pid, pid_started_s: the job process and its start time, so that a recycled pid is noticed.
+    ray_address: address of the Ray cluster's control store.
+    """
+
+    name: str
+    file: str
+    pid: int
+    pid_started_s: float
+    run_dir: str
+    namespace: str
+    ray_address: str
+    gateway_url: str
+
+
+def make_run_dir(job: str) -> Path:
+    """Make a fresh run folder. The path is short: Ray puts sockets in it, limited to 107 bytes."""
+    return Path(tempfile.mkdtemp(prefix=f"rc-{job[:16]}-"))
+
+
+def state_path(job: str) -> Path:
+    """Return the path of a job's state file."""
+    root = os.environ.get("XDG_STATE_HOME")
+    base = Path(root) if root else Path.home() / ".local" / "state"
+    return base / "rolecall" / f"{job}.json"
+
+
+def write_state(state: JobState) -> None:
+    """Write the state file in one step, readable by its owner only."""
+    path = state_path(state.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_suffix(f".{os.getpid()}.tmp")
+    scratch.touch(mode=0o600)
+    scratch.write_text(json.dumps(asdict(state), indent=2), encoding="utf-8")
+    scratch.replace(path)
+
+
+def read_state(job: str) -> JobState | None:
+    """Return the job's state, None if no such job is known here.
+
+    Raises:
+        JobError: the file is there but can't be understood; says which one to remove.
+    """
+    path = state_path(job)
+    try:
+        raw: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return cattrs.structure(raw, JobState)
+    except FileNotFoundError:
+        return None
+    except (ValueError, cattrs.BaseValidationError) as error:
+        raise JobError(f"{path} is not a job state file; remove it if no job {job!r} is running") from error
+
+
+def known_jobs() -> tuple[str, ...]:
+    """Return the names of all jobs with a state file here."""
+    return tuple(sorted(path.stem for path in state_path("x").parent.glob("*.json")))
