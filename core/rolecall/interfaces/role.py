@@ -118,12 +118,16 @@ class NamedReward:
 
 @frozen(kw_only=True)
 class StageRequest:
-    """What a role may know when it declares its stages: the rewards that name it as their role,
-    and whether the job defers roles."""
+    """What a role may know when it declares its stages.
 
-    rewards: tuple[NamedReward, ...]
-    sole_reward: bool
-    """True when the job has exactly one reward: it is written as a number, else as a dict."""
+    rewards: the job's rewards whose adapter names this role; each must be written by one of the
+        returned stages, as :func:`~rolecall.batches.rewards.reward_field` names it. The core
+        combines them into ``reward``.
+    route_keys: route keys configured for this role; a stage sends no other.
+    """
+
+    rewards: tuple[NamedReward, ...] = ()
+    route_keys: frozenset[str] = frozenset()
 
 
 class Role(Protocol):
