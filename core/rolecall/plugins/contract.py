@@ -1,0 +1,179 @@
+"""From a plugin's entry point to its class: import the module, call its hook, check the class.
+
+Called by the host for a plugin that was selected, and by ``rolecall plugins check`` for all. A
+fault in the plugin becomes a :class:`PluginError` naming plugin, distribution and version; an
+exception that its code raised is kept as the cause. Every broken rule of a class is told at
+once. A module is judged by a pluggy manager of its own, so no plugin can disturb another.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import types
+from collections.abc import Iterator
+from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
+
+import attrs
+import pluggy
+
+from rolecall.errors import PluginContractError, PluginLoadError
+from rolecall.nearest import did_you_mean
+from rolecall.plugins import hookspecs
+from rolecall.plugins.installed import PluginInfo
+from rolecall.plugins.kinds import PluginKind
+
+PROTOCOLS: dict[PluginKind, type[Any]] = {
+    PluginKind.ROLE: hookspecs.Role,
+    PluginKind.ROUTING_POLICY: hookspecs.RoutingPolicy,
+    PluginKind.PLACEMENT_MODE: hookspecs.PlacementMode,
+    PluginKind.REWARD_ADAPTER: hookspecs.RewardAdapter,
+    PluginKind.ENGINE_BACKEND: hookspecs.EngineBackend,
+    PluginKind.BATCH_SINK: hookspecs.BatchSink,
+    PluginKind.OBSERVER: hookspecs.Observer,
+}
+"""What the class of each kind must offer."""
+
+
+def load_class(info: PluginInfo) -> type[Any]:
+    """Import the plugin's module and return its class, checked.
+
+    Raises:
+        PluginLoadError: its code raised; that exception is the cause.
+        PluginContractError: hook or class break the contract; the message has every rule broken.
+    """
+    plugin_class = _call_hook(info, _import_module(info))
+    if not isinstance(plugin_class, type):
+        raise PluginContractError(
+            f"{info}: {info.kind.hook} must return a class, it returned {plugin_class!r}"
+        )
+    faults = tuple(_class_faults(info, plugin_class))
+    if faults:
+        lines = "".join(f"\n  - {fault}" for fault in faults)
+        raise PluginContractError(
+            f"{info} breaks the contract of its kind ({plugin_class.__qualname__}):{lines}"
+        )
+    return plugin_class
+
+
+def _import_module(info: PluginInfo) -> types.ModuleType:
+    if not all(part.isidentifier() for part in info.target.split(".")):
+        raise PluginContractError(
+            f'{info}: its entry point must name a module and nothing more, found "{info.target}"; '
+            f"the module implements {info.kind.hook}, which returns the class"
+        )
+    try:
+        return importlib.import_module(info.target)
+    except (Exception, SystemExit) as error:
+        raise PluginLoadError(
+            f"{info} could not be loaded: importing {info.target} raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def _call_hook(info: PluginInfo, module: types.ModuleType) -> object:
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    try:
+        manager.register(module)
+        manager.check_pending()
+    except pluggy.PluginValidationError as error:
+        message = _misspelt_hooks(manager, module) or f"its hook does not fit the specification: {error}"
+        raise PluginContractError(f"{info}: {message}") from error
+    hook = getattr(manager.hook, info.kind.hook)
+    if not hook.get_hookimpls():
+        raise PluginContractError(f"{info}: {_missing_hook(manager, module, info.kind)}")
+    try:
+        return hook()
+    except (Exception, SystemExit) as error:
+        raise PluginLoadError(
+            f"{info} could not be loaded: {info.kind.hook} raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def _misspelt_hooks(manager: pluggy.PluginManager, module: types.ModuleType) -> str:
+    hooks = [kind.hook for kind in PluginKind]
+    unknown = [caller.name for caller in manager.get_hookcallers(module) or () if not caller.has_spec()]
+    return "; ".join(
+        f'"{name}" in {module.__name__} is marked as a hook but is none{did_you_mean(name, hooks)}'
+        for name in unknown
+    )
+
+
+def _missing_hook(manager: pluggy.PluginManager, module: types.ModuleType, kind: PluginKind) -> str:
+    if callable(getattr(module, kind.hook, None)):
+        return f"{kind.hook} in {module.__name__} must be marked with @hookimpl (from rolecall.api)"
+    others = ", ".join(caller.name for caller in manager.get_hookcallers(module) or ())
+    found = f" (it implements {others}: is it registered in the wrong group?)" if others else ""
+    return f"{module.__name__} must implement {kind.hook} for the group {kind.group}{found}"
+
+
+# --- the class --------------------------------------------------------------------------
+
+
+def _class_faults(info: PluginInfo, plugin_class: type[Any]) -> Iterator[str]:
+    protocol = PROTOCOLS[info.kind]
+    for member, hint in class_attributes(protocol).items():
+        if not hasattr(plugin_class, member):
+            yield f'the class attribute "{member}" is missing'
+            continue
+        value = getattr(plugin_class, member)
+        if not _is_a(value, hint):
+            yield f'"{member}" must be {_type_text(hint)}, found {value!r}'
+        elif get_origin(hint) is tuple and not value:
+            yield f'"{member}" must not be empty'
+        elif member == "options":
+            yield from _options_faults(value)
+        elif member == "name" and value != info.name:
+            yield f'"name" is "{value}", but the entry point is called "{info.name}"'
+        elif member == "api_version" and value != hookspecs.ROLECALL_API:
+            yield f'"api_version" is {value}; this rolecall supports {hookspecs.ROLECALL_API} only'
+    for method in methods(protocol):
+        found = inspect.getattr_static(plugin_class, method, None)
+        # A class that inherits from the protocol has its methods, with empty bodies.
+        if found is None or found is inspect.getattr_static(protocol, method):
+            yield f'the method "{method}" is missing'
+        elif not callable(getattr(plugin_class, method)):
+            yield f'"{method}" must be a method, found {found!r}'
+
+
+def class_attributes(protocol: type[Any]) -> dict[str, Any]:
+    """Return the class attributes that a protocol asks for, with their types."""
+    hints = get_type_hints(protocol)
+    return {name: get_args(hint)[0] for name, hint in hints.items() if get_origin(hint) is ClassVar}
+
+
+def methods(protocol: type[Any]) -> tuple[str, ...]:
+    """Return the methods that a protocol asks for."""
+    return tuple(
+        name for name, member in vars(protocol).items() if inspect.isfunction(member) and name[0] != "_"
+    )
+
+
+def _options_faults(options: type[Any]) -> Iterator[str]:
+    if not attrs.has(options):
+        yield f'"options" must be an attrs class, found {options!r}'
+        return
+    try:
+        attrs.resolve_types(options)
+    except NameError as error:
+        yield f'the types of "options" ({options.__qualname__}) can\'t be resolved: {error}'
+
+
+def _is_a(value: object, hint: Any) -> bool:
+    """Whether a class attribute has the type its protocol declares; a bool is not an int."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
+    if origin in (Union, types.UnionType):
+        return any(_is_a(value, argument) for argument in arguments)
+    if origin in (tuple, frozenset):
+        return isinstance(value, origin) and all(_is_a(item, arguments[0]) for item in value)
+    if origin is type:
+        return isinstance(value, type)
+    return isinstance(value, hint) and (hint is not int or not isinstance(value, bool))
+
+
+def _type_text(hint: Any) -> str:
+    return (
+        hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint).replace("typing.", "")
+    )

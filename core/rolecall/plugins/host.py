@@ -1,0 +1,101 @@
+"""The plugin host: knows every installed plugin by name, loads the ones that are asked for.
+
+Listing reads metadata only. A plugin's module is imported when its name is loaded, and never
+otherwise, so an installed but unselected broken plugin can't stop a job. Each process has a host
+of its own; plugins are never sent from one process to another, only their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from attrs import frozen
+
+from rolecall.errors import DuplicatePluginError, PluginError, UnknownPluginError
+from rolecall.nearest import did_you_mean
+from rolecall.plugins.installed import PluginInfo, installed_plugins
+from rolecall.plugins.kinds import PluginKind
+
+
+@frozen(kw_only=True)
+class CheckResult:
+    """What loading one installed plugin gave; ``error`` is None when it is sound."""
+
+    plugin: PluginInfo
+    error: PluginError | None
+
+
+class PluginHost:
+    """All plugins of one environment.
+
+    Not thread-safe; loading a plugin twice gives the same class.
+    """
+
+    def __init__(self, plugins: Iterable[PluginInfo]) -> None:
+        self._plugins = tuple(plugins)
+        self._loaded: dict[tuple[PluginKind, str], type[Any]] = {}
+
+    @classmethod
+    def from_environment(cls) -> PluginHost:
+        """Return a host over the distributions on ``sys.path`` as they are now."""
+        return cls(installed_plugins())
+
+    def list(self) -> tuple[PluginInfo, ...]:
+        """Return every claim to a plugin name, sorted by kind, name and distribution."""
+        return self._plugins
+
+    def names(self, kind: PluginKind) -> tuple[str, ...]:
+        """Return the installed names of a kind, sorted."""
+        return tuple(sorted({plugin.name for plugin in self._plugins if plugin.kind is kind}))
+
+    def find(self, kind: PluginKind, name: str) -> PluginInfo:
+        """Return what is known of a plugin without importing it.
+
+        Raises:
+            UnknownPluginError: no distribution offers the name; the message has those installed.
+            DuplicatePluginError: several distributions do; the message has them all.
+        """
+        claims = [plugin for plugin in self._plugins if plugin.kind is kind and plugin.name == name]
+        if not claims:
+            raise UnknownPluginError(self._unknown(kind, name))
+        if len(claims) > 1:
+            origins = ", ".join(claim.origin for claim in claims)
+            raise DuplicatePluginError(
+                f'{kind.label} "{name}" is claimed more than once: {origins}. Uninstall all but one'
+            )
+        return claims[0]
+
+    def load(self, kind: PluginKind, name: str) -> type[Any]:
+        """Return the class of a plugin, importing its module the first time.
+
+        Raises:
+            UnknownPluginError, DuplicatePluginError: as for :meth:`find`.
+            PluginLoadError: the plugin's code raised; that exception is the cause.
+            PluginContractError: the plugin breaks the contract of its kind.
+        """
+        if (kind, name) not in self._loaded:
+            # pluggy and the plugin interfaces are of no use to a listing, which must be quick.
+            from rolecall.plugins.contract import load_class
+
+            self._loaded[kind, name] = load_class(self.find(kind, name))
+        return self._loaded[kind, name]
+
+    def check(self) -> tuple[CheckResult, ...]:
+        """Load every installed plugin and return what each gave, in the order of :meth:`list`."""
+        return tuple(CheckResult(plugin=plugin, error=self._error_of(plugin)) for plugin in self._plugins)
+
+    def _error_of(self, plugin: PluginInfo) -> PluginError | None:
+        try:
+            self.load(plugin.kind, plugin.name)
+        except PluginError as error:
+            return error
+        return None
+
+    def _unknown(self, kind: PluginKind, name: str) -> str:
+        names = self.names(kind)
+        installed = ", ".join(names) or "none"
+        hint = did_you_mean(name, names) or "."
+        return (
+            f'{kind.label} "{name}" is not installed{hint} Installed: {installed}. See: rolecall plugins list'
+        )

@@ -1,0 +1,117 @@
+"""Which plugins are installed, read from distribution metadata alone: imports no plugin.
+
+Everything here is a snapshot: a distribution installed later is seen by the next call. The
+same distribution found twice on ``sys.path`` (an editable install beside its source tree, a
+folder listed twice, an older version further down the path) counts once, as the one Python would
+import; two *different* claims to one name of a kind are kept side by side, so that the host can
+refuse the name and show who claims it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from enum import Enum
+from typing import Any, Protocol
+
+import importlib_metadata
+from attrs import evolve, frozen
+
+from rolecall.plugins.kinds import PluginKind
+
+_log = logging.getLogger(__name__)
+_KINDS = {kind.group: kind for kind in PluginKind}
+_GROUP_PREFIX = "rolecall."
+
+
+class PluginState(Enum):
+    """What metadata tells about a plugin; only loading it can tell more."""
+
+    INSTALLED = "installed"
+    DUPLICATE = "duplicate"
+
+
+@frozen(kw_only=True)
+class PluginInfo:
+    """One claim of one distribution to one name of a kind.
+
+    Attributes:
+        target: the entry point's value, the module that implements the hook.
+        rivals: the other claims to the same name of the same kind, as ``origin`` texts.
+    """
+
+    kind: PluginKind
+    name: str
+    distribution: str
+    version: str
+    target: str
+    rivals: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> PluginState:
+        return PluginState.DUPLICATE if self.rivals else PluginState.INSTALLED
+
+    @property
+    def origin(self) -> str:
+        """Distribution, version and module: ``acme-routing 1.2 (acme_routing.sticky)``."""
+        return f"{self.distribution} {self.version} ({self.target})"
+
+    def __str__(self) -> str:
+        return f'{self.kind.label} "{self.name}" of {self.distribution} {self.version}'
+
+
+class _Distribution(Protocol):
+    """What is read of a distribution; importlib-metadata's own name for it differs by version."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def entry_points(self) -> Any: ...
+    def read_text(self, filename: str, /) -> str | None: ...
+    def locate_file(self, path: str, /) -> object: ...
+
+
+def installed_plugins() -> tuple[PluginInfo, ...]:
+    """Return every claim, sorted by kind, name and origin."""
+    claims: defaultdict[tuple[PluginKind, str], list[PluginInfo]] = defaultdict(list)
+    for distribution in importlib_metadata.distributions():
+        for claim in _claims(distribution):
+            rivals = claims[claim.kind, claim.name]
+            if claim not in rivals:  # a folder that is on sys.path twice
+                rivals.append(claim)
+    marked = [
+        evolve(claim, rivals=tuple(other.origin for other in group if other is not claim))
+        for group in claims.values()
+        for claim in group
+    ]
+    order = {kind: position for position, kind in enumerate(PluginKind)}
+    return tuple(sorted(marked, key=lambda info: (order[info.kind], info.name, info.origin)))
+
+
+def _claims(distribution: _Distribution) -> tuple[PluginInfo, ...]:
+    try:
+        # Reading one file is far cheaper than parsing the metadata of hundreds of distributions.
+        if _GROUP_PREFIX not in (distribution.read_text("entry_points.txt") or ""):
+            return ()
+        if _identity(importlib_metadata.distribution(distribution.name)) != _identity(distribution):
+            return ()  # hidden by one of the same name that comes earlier on sys.path
+        return tuple(
+            PluginInfo(
+                kind=_KINDS[entry_point.group],
+                name=entry_point.name,
+                distribution=distribution.name,
+                version=distribution.version,
+                target=entry_point.value,
+            )
+            for entry_point in distribution.entry_points
+            if entry_point.group in _KINDS
+        )
+    except Exception as error:  # noqa: BLE001 - a half-removed distribution must not stop a job
+        _log.warning("plugins of %s are left out: its metadata can't be read: %s", distribution, error)
+        return ()
+
+
+def _identity(distribution: _Distribution) -> tuple[str, str]:
+    return distribution.version, str(distribution.locate_file(""))
