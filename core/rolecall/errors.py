@@ -7,12 +7,28 @@ exceptions are translated at the edge where they enter and kept as ``__cause__``
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from attrs import frozen
 
 
 class RolecallError(Exception):
-    """Base of all errors that rolecall raises on purpose."""
+    """Base of all errors that rolecall raises on purpose.
+
+    Every subclass can be pickled, whatever its constructor takes: errors travel between
+    processes. The cause stays behind, as it may be anything.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default calls the class with ``args``, which fails for constructors that take more
+        # than the message.
+        return _restore, (type(self), self.args), self.__dict__ or None
+
+
+def _restore(kind: type[RolecallError], args: tuple[Any, ...]) -> RolecallError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error
 
 
 # --- config -----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ class Event:
     ``stage.progress``, ``job.phase``). ``time_s`` is Unix time at the place where it happened.
     ``fields`` are JSON values only.
 
-    Kinds and their fields:
+    Kinds and their fields (``from`` is null when a lease or a batch enters its first state):
         replica.state: role, engine, from, to, reason, generation, incarnation
         replica.memory: role, engine, awake (bool), resident_bytes
         lease.state: role, from, to, reason, token, batch (int or null)

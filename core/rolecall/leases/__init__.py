@@ -1,0 +1,1 @@
+"""Leases on shared devices, batches and the gate between scored and committed."""

@@ -1,0 +1,46 @@
+"""When an answer of a role proves what was asked: the only judge of positive proof.
+
+An answer proves nothing if it is for another role, names no replica, has an unconfirmed replica,
+or reports a replica in another state than the command leads to. Whatever is not proved leaves
+the lease BLOCKED; that includes the state in which a lease starts.
+"""
+
+from __future__ import annotations
+
+from rolecall.engines.replica_state import ReplicaState
+from rolecall.engines.results import LifecycleResult
+from rolecall.ids import RoleName
+from rolecall.leases.lease_state import LeaseState, OpeningLease
+
+
+def doubt(answer: object, *, role: RoleName, expected: ReplicaState) -> str:
+    """Return why ``answer`` does not prove that all replicas are ``expected``; empty if it does.
+
+    Takes any object: the answer comes from another process.
+    """
+    if not isinstance(answer, LifecycleResult):
+        return f"answered {answer!r}, which is no lifecycle result"
+    if answer.role != role:
+        return f"the answer is about {answer.role!r}"
+    if not answer.outcomes:
+        return "the answer names no replica"
+    if not answer.confirmed:
+        return f"not confirmed: {answer.problem}"
+    astray = [f"{o.engine} is {o.state}" for o in answer.outcomes if o.state is not expected]
+    return f"{', '.join(astray)} instead of {expected}" if astray else ""
+
+
+def opening_lease(role: RoleName, answer: LifecycleResult, *, shared: bool) -> OpeningLease:
+    """Return the lease a role starts with, judged by the last thing it did before.
+
+    Args:
+        answer: of a shared role, the answer to its first offload; of a resident one, to its start.
+        shared: the role conflicts with another.
+    """
+    expected = ReplicaState.SLEEPING if shared else ReplicaState.READY
+    if problem := doubt(answer, role=role, expected=expected):
+        return OpeningLease(state=LeaseState.BLOCKED, reason=f"start: {problem}")
+    return OpeningLease(
+        state=LeaseState.SLEEPING if shared else LeaseState.ACTIVE,
+        reason=f"start: every replica is {expected}",
+    )

@@ -1,0 +1,59 @@
+"""An asyncio event loop whose clock jumps: hours of timeouts in milliseconds, always the same way.
+
+    run_virtual(scenario())         # like asyncio.run, but no real time passes
+
+When nothing can run, the loop's clock jumps to the next timer instead of sleeping. When nothing
+is scheduled either, the program waits for something that will never come, and the loop raises:
+a hanging waiter is an error, not a slow test.
+
+For code that waits only for timers and for other tasks. Threads and sockets are not seen: a
+result that is still on its way from one counts as "never".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class NothingScheduledError(RuntimeError):
+    """Every task waits and no timer is set."""
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """``time()`` starts at 0 and moves only when every task waits."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        super().__init__(_JumpingSelector(self))
+
+    def time(self) -> float:
+        return self._now
+
+    def jump(self, seconds: float) -> None:
+        self._now += seconds
+
+
+class _JumpingSelector(selectors.SelectSelector):
+    def __init__(self, loop: VirtualTimeLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if ready:
+            return ready
+        if timeout is None:
+            raise NothingScheduledError("every task waits for something that nothing will bring about")
+        self._loop.jump(timeout)
+        return []
+
+
+def run_virtual(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end in virtual time and return its result."""
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(main)
