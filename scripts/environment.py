@@ -58,10 +58,10 @@ def run(*command: str, **variables: str) -> None:
 def has_ensurepip() -> bool:
     """Tell whether ``venv`` can give an environment its pip; Debian packages that part apart."""
     try:
-        import ensurepip
+        from ensurepip import version
     except ImportError:
         return False
-    return ensurepip.version() is not None
+    return bool(version())
 
 
 def create(venv: Path) -> None:
@@ -77,7 +77,9 @@ def create(venv: Path) -> None:
         sys.exit("rolecall: this Python has neither ensurepip nor pip; install python3-venv or python3-pip")
     run(sys.executable, "-m", "pip", "install", "-qq", "--upgrade", "--target", str(BOOTSTRAP), "virtualenv")
     path = os.pathsep.join(filter(None, [str(BOOTSTRAP), os.environ.get("PYTHONPATH")]))
-    run(sys.executable, "-m", "virtualenv", "-q", "--clear", str(venv), PYTHONPATH=path)
+    # Recent virtualenvs also leave a file ``.venv`` that would point editors here; not ours to choose.
+    quiet = {"PYTHONPATH": path, "VIRTUALENV_VENV_REDIRECT": "false"}
+    run(sys.executable, "-m", "virtualenv", "-q", "--no-periodic-update", "--clear", str(venv), **quiet)
 
 
 def pip_version(python: Path) -> tuple[int, ...]:
