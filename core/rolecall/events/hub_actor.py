@@ -49,8 +49,11 @@ class EventHubActor:
 
 def _load(names: tuple[str, ...]) -> dict[str, Observer]:
     host = PluginHost.from_environment()
-    origin = {info.name: f"{info.name} ({info.distribution} {info.version})" for info in host.list()
-              if info.kind is PluginKind.OBSERVER}
+    origin = {
+        info.name: f"{info.name} ({info.distribution} {info.version})"
+        for info in host.list()
+        if info.kind is PluginKind.OBSERVER
+    }
     return {origin[name]: host.load(PluginKind.OBSERVER, name)() for name in names}
 
 

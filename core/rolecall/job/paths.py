@@ -29,6 +29,7 @@ class JobState:
 
     pid, pid_started_s: the job process and its start time, so that a recycled pid is noticed.
     ray_address: address of the Ray cluster's control store.
+    log: file with the job process's output; None when it runs in a terminal.
     """
 
     name: str
@@ -39,6 +40,7 @@ class JobState:
     namespace: str
     ray_address: str
     gateway_url: str
+    log: str | None = None
 
 
 def make_run_dir(job: str) -> Path:
@@ -51,6 +53,11 @@ def state_path(job: str) -> Path:
     root = os.environ.get("XDG_STATE_HOME")
     base = Path(root) if root else Path.home() / ".local" / "state"
     return base / "rolecall" / f"{job}.json"
+
+
+def log_path(job: str) -> Path:
+    """Return the log of a job in the background; it stays only after a failure."""
+    return state_path(job).with_suffix(".log")
 
 
 def write_state(state: JobState) -> None:

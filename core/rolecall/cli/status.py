@@ -1,0 +1,55 @@
+"""``rolecall status``: what a running job is doing, without joining its Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from rolecall.cli.jobs import find_job
+from rolecall.job.control import ask_status
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(job: str | None, as_json: bool) -> None:
+    """Show a running job: leases, replicas, batches.
+
+    JOB is a job's name or its file; it may be left out while exactly one job is running.
+    """
+    state = find_job(job)
+    answer = asyncio.run(ask_status(Path(state.run_dir)))
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+        return
+    _show(Console(), answer)
+
+
+def _show(console: Console, answer: dict[str, Any]) -> None:
+    console.print(f"[bold]{answer['job']}[/]  gateway {answer['gateway_url']}  ray {answer['ray_address']}")
+    coordinator = answer["coordinator"]
+    if coordinator.get("failure"):
+        console.print(f"[red]run failed:[/] {coordinator['failure']}")
+    table = Table(box=None, pad_edge=False)
+    for column in ("role", "lease", "engine", "state", "generation", "url"):
+        table.add_column(column)
+    for role, service in answer["roles"].items():
+        lease = coordinator["leases"].get(role, {})
+        for engine in service["replicas"]:
+            table.add_row(
+                role,
+                str(lease.get("state", "")),
+                engine["engine"],
+                engine["state"],
+                str(engine["generation"]),
+                engine["base_url"] or "",
+            )
+    console.print(table)
+    for batch in coordinator["batches"]:
+        console.print(f"batch {batch['batch']}  {batch['state']}  {batch.get('reason') or ''}")

@@ -1,0 +1,118 @@
+"""The Ray session of a job: a private local Ray, or a cluster that someone else runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import ray
+from attrs import frozen
+
+from rolecall.config.specs import JobConfig
+from rolecall.errors import JobError
+from rolecall.job.paths import RUN_DIR_VARIABLE
+from rolecall.placement.plan import PlacementPlan
+
+LOCAL = "local"
+GPU = "GPU"
+
+TOKEN_FILE = "ray-token"
+"""File in the run folder with the private Ray's access token; its address is of no use without."""
+
+
+@frozen(kw_only=True)
+class RaySession:
+    """A joined Ray. ``joined_address`` is None for a private Ray, which ends with the job."""
+
+    address: str
+    namespace: str
+    joined_address: str | None
+
+
+def namespace_of(job: str) -> str:
+    """Return the Ray namespace that holds a job's named actors."""
+    return f"rolecall-{job}"
+
+
+@contextmanager
+def ray_session(config: JobConfig, plan: PlacementPlan, run_dir: Path) -> Iterator[RaySession]:
+    """Start or join Ray for a job; leave it, or end it, on exit.
+
+    Raises:
+        JobError: no Ray answers at the address, or a private one could not start; or the plan
+            needs more nodes than the one that a private Ray has.
+    """
+    namespace = namespace_of(config.job.name)
+    local = config.cluster.address == LOCAL
+    with _environment(run_dir, private=local):
+        try:
+            if local:
+                context = _start_private(config, plan, namespace, run_dir)
+            else:
+                context = ray.init(
+                    address=config.cluster.address,
+                    namespace=namespace,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                )
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise JobError(
+                f"cluster.address = {config.cluster.address!r}: Ray could not be "
+                f"{'started' if local else 'joined'}: {error}"
+            ) from error
+        try:
+            address = str(context.address_info["gcs_address"])
+            yield RaySession(address=address, namespace=namespace, joined_address=None if local else address)
+        finally:
+            ray.shutdown()
+
+
+def _start_private(
+    config: JobConfig, plan: PlacementPlan, namespace: str, run_dir: Path
+) -> ray.client_builder.ClientContext:
+    needed = {pool.resource: 0 for pool in plan.pools}
+    for pool in plan.pools:
+        needed[pool.resource] += pool.devices
+    if any(devices > config.placement.devices_per_node for devices in needed.values()):
+        raise JobError(
+            f"the plan needs {max(needed.values())} devices, but cluster.address = 'local' is one node with "
+            f"placement.devices_per_node = {config.placement.devices_per_node}; join a cluster, or raise it"
+        )
+    # Actors reserve no CPU: one CPU keeps Ray from starting idle workers ahead of need.
+    return ray.init(
+        address=LOCAL,
+        namespace=namespace,
+        num_cpus=1,
+        resources={name: count for name, count in needed.items() if name != GPU},
+        include_dashboard=False,
+        object_store_memory=config.cluster.object_store_bytes,
+        log_to_driver=False,
+        _temp_dir=str(run_dir),
+        logging_level=logging.ERROR,
+    )
+
+
+@contextmanager
+def _environment(run_dir: Path, *, private: bool) -> Iterator[None]:
+    """Set what Ray's processes inherit, and put back what was there."""
+    values = {RUN_DIR_VARIABLE: str(run_dir), "RAY_USAGE_STATS_ENABLED": "0"}
+    if private:
+        token = run_dir / TOKEN_FILE
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32), encoding="ascii")
+        values |= {"RAY_AUTH_TOKEN_PATH": str(token)}
+    # Ray itself turns RAY_AUTH_MODE on when it finds a token; it is put back with the rest.
+    before = {name: os.environ.get(name) for name in (*values, "RAY_AUTH_MODE")}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

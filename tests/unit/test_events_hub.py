@@ -1,0 +1,82 @@
+"""The event hub: order, the log, late readers, observers that raise."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from rolecall.events.event import Event
+from rolecall.events.hub import HISTORY, EventHub, read_event_log
+
+
+def event(number: int) -> Event:
+    return Event(kind="test", time_s=float(number), fields={"number": number})
+
+
+class Recorder:
+    name = "recorder"
+    api_version = 1
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def on_event(self, event: Event) -> None:
+        self.seen.append(event.fields["number"])
+
+
+class Raiser(Recorder):
+    def on_event(self, event: Event) -> None:
+        super().on_event(event)
+        raise ValueError("no")
+
+
+async def test_events_are_logged_in_order(tmp_path: Path):
+    hub = EventHub({}, tmp_path / "deep" / "events.jsonl")
+    for number in range(3):
+        hub.publish(event(number))
+    hub.close()
+    assert [e.fields["number"] for e in read_event_log(tmp_path / "deep" / "events.jsonl")] == [0, 1, 2]
+
+
+async def test_a_torn_last_line_is_passed_over(tmp_path: Path):
+    log = tmp_path / "events.jsonl"
+    log.write_text(json.dumps({"kind": "a", "time_s": 1.0}) + "\n" + '{"kind": "b"')
+    assert [e.kind for e in read_event_log(log)] == ["a"]
+
+
+async def test_a_raising_observer_keeps_being_called_and_disturbs_no_other(caplog):
+    raiser, recorder = Raiser(), Recorder()
+    hub = EventHub({"raiser (bad-dist 1.0)": raiser, "recorder (good 1.0)": recorder})
+    hub.publish(event(1))
+    hub.publish(event(2))
+    hub.close()
+    assert raiser.seen == recorder.seen == [1, 2]
+    assert "raiser (bad-dist 1.0)" in caplog.text
+
+
+async def test_tail_returns_what_is_there_and_waits_for_what_is_not():
+    hub = EventHub({})
+    hub.publish(event(0))
+    following, events = await hub.tail(0, wait_s=0)
+    assert [e.fields["number"] for e in events] == [0]
+    waiting = asyncio.create_task(hub.tail(following, wait_s=30))
+    await asyncio.sleep(0)
+    hub.publish(event(1))
+    following, events = await waiting
+    assert [e.fields["number"] for e in events] == [1]
+    assert following == 2
+
+
+async def test_tail_ends_after_its_wait():
+    hub = EventHub({})
+    assert await hub.tail(0, wait_s=0.01) == (0, [])
+
+
+async def test_a_reader_that_fell_behind_gets_what_is_left():
+    hub = EventHub({})
+    for number in range(HISTORY + 5):
+        hub.publish(event(number))
+    following, events = await hub.tail(0, wait_s=0)
+    assert following == HISTORY + 5
+    assert events[0].fields["number"] == 5
