@@ -49,6 +49,7 @@ from rolecall.interfaces.role import (
     WeightSource,
 )
 from rolecall.interfaces.routing_policy import Candidate, Need, RoutingPolicy, RoutingRequest
+from rolecall.placement.layout import RoleSlice, place_role
 from rolecall.placement.plan import (
     ModelDemand,
     Phase,
@@ -59,6 +60,7 @@ from rolecall.placement.plan import (
     RoleDemand,
 )
 from rolecall.plugins.hookspecs import ROLECALL_API, hookimpl
+from rolecall.routing.rendezvous import rendezvous
 
 __all__ = [
     "ROLECALL_API",
@@ -102,6 +104,7 @@ __all__ = [
     "Role",
     "RoleDemand",
     "RoleName",
+    "RoleSlice",
     "RolecallError",
     "RoutingPolicy",
     "RoutingRequest",
@@ -122,4 +125,6 @@ __all__ = [
     "WeightSource",
     "engine_id",
     "hookimpl",
+    "place_role",
+    "rendezvous",
 ]

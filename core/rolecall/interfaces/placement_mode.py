@@ -11,8 +11,10 @@ from rolecall.placement.plan import PlacementJob, PlacementPlan
 class PlacementMode(Protocol):
     """Constructed without arguments; ``plan`` is pure: same job, same plan.
 
-    The core checks shapes and budgets before it asks a mode, and checks the returned plan
-    (every bundle inside its pool, no two roles on one bundle in one phase) after it.
+    The core asks a mode only once every engine fits one node or fills whole nodes, and checks the
+    returned plan (every replica placed once, every bundle inside its pool, no two roles on one
+    bundle in one phase, only roles that allow it on shared bundles). Refusals of the mode are
+    shown together with the core's own.
     """
 
     name: ClassVar[str]

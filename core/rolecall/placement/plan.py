@@ -15,6 +15,19 @@ REFERENCE_RESERVATION = 1.0
 """Device share that all actors on one bundle may reserve together."""
 
 
+def reservation_share(tenants: int) -> float:
+    """Device share that each of ``tenants`` actors reserves on one bundle.
+
+    The one formula for the planner and for the code that makes the actors; ``tenants`` shares
+    sum to at most ``REFERENCE_RESERVATION``. 0.0 when there are too many tenants for Ray to
+    tell their shares apart.
+    """
+    if tenants <= 1:
+        return REFERENCE_RESERVATION
+    # Ray keeps four decimals: round down, or the last tenant never fits.
+    return int(REFERENCE_RESERVATION / tenants * 10_000) / 10_000
+
+
 @frozen(kw_only=True)
 class ModelDemand:
     """What one model needs: ``replicas`` engines of ``devices_per_engine`` devices each."""
@@ -112,8 +125,4 @@ class PlacementPlan:
 
     def reservation(self, pool_id: str, bundle: int) -> float:
         """Device share that each tenant's actor reserves on a bundle; the shares sum to ≤ 1."""
-        tenants = len(self.tenants(pool_id, bundle))
-        if tenants <= 1:
-            return REFERENCE_RESERVATION
-        # Ray keeps four decimals: round down, or the last tenant never fits.
-        return int(REFERENCE_RESERVATION / tenants * 10_000) / 10_000
+        return reservation_share(len(self.tenants(pool_id, bundle)))

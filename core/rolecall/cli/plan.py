@@ -1,0 +1,114 @@
+"""``rolecall plan``: check a job file on paper and show which devices each role gets.
+
+Needs no device, no network and no Ray, and starts nothing. The plan goes to standard output;
+what is wrong goes to standard error with exit code 2 (with ``--json`` it is JSON on standard
+output, so that a script reads one stream either way).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from rolecall.config.loader import load_config
+from rolecall.config.resolve import resolve_job
+from rolecall.errors import ConfigError, PlacementRefused, Refusal
+from rolecall.placement.plan import PlacementPlan
+from rolecall.placement.preflight import plan_job
+from rolecall.placement.render import PLAN_SCHEMA_VERSION, plan_to_json, render_map
+from rolecall.placement.wording import counted
+from rolecall.plugins.host import PluginHost
+
+JOB_FILE_IS_WRONG = 2
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the plan, or what is wrong, as JSON.")
+@click.pass_context
+def plan(ctx: click.Context, file: Path, as_json: bool) -> None:
+    """Check FILE on paper and show which devices each role gets.
+
+    Needs no device and starts nothing. Exit code 2: the file is wrong or its job can't be
+    placed; everything that is wrong is listed.
+    """
+    try:
+        placement = _plan_file(file)
+    except (ConfigError, PlacementRefused) as error:
+        if as_json:
+            click.echo(json.dumps(_problem_to_json(error), indent=2))
+        else:
+            _show_problem(Console(stderr=True, highlight=False), file, error)
+        ctx.exit(JOB_FILE_IS_WRONG)
+    if as_json:
+        click.echo(json.dumps(plan_to_json(placement), indent=2))
+    else:
+        Console(highlight=False).print(render_map(placement))
+
+
+def _plan_file(file: Path) -> PlacementPlan:
+    config = load_config(file)
+    return plan_job(resolve_job(config, file, PluginHost.from_environment()))
+
+
+def _problem_to_json(error: ConfigError | PlacementRefused) -> dict[str, Any]:
+    if isinstance(error, PlacementRefused):
+        return {
+            "schema_version": PLAN_SCHEMA_VERSION,
+            "refusals": [
+                {
+                    "code": refusal.code,
+                    "key": refusal.key,
+                    "message": refusal.message,
+                    "fix": refusal.fix,
+                }
+                for refusal in error.refusals
+            ],
+        }
+    return {
+        "schema_version": PLAN_SCHEMA_VERSION,
+        "problems": [
+            {
+                "file": problem.file,
+                "line": problem.line,
+                "key": problem.key,
+                "message": problem.message,
+            }
+            for problem in error.problems
+        ],
+    }
+
+
+def _show_problem(console: Console, file: Path, error: ConfigError | PlacementRefused) -> None:
+    if isinstance(error, PlacementRefused):
+        reasons = counted(len(error.refusals), "reason")
+        console.print(Text(f"{file}: this job can't be placed, for {reasons}:", style="bold red"))
+        for refusal in error.refusals:
+            console.print()
+            console.print(_refusal(refusal))
+        return
+    problems = counted(len(error.problems), "problem")
+    console.print(Text(f"{file}: {problems}:", style="bold red"))
+    for problem in error.problems:
+        console.print()
+        console.print(Padding(Text(str(problem)), (0, 0, 0, 2), expand=False))
+
+
+def _refusal(refusal: Refusal) -> RenderableType:
+    return Padding(
+        Text.assemble(
+            (refusal.key, "bold"),
+            (f"  [{refusal.code}]\n", "dim"),
+            f"{refusal.message}\n",
+            ("fix: ", "green"),
+            refusal.fix,
+        ),
+        (0, 0, 0, 2),
+        expand=False,
+    )

@@ -1,0 +1,109 @@
+"""What a resolved job asks of placement: its demands, and facts about its plugins.
+
+Pure. :func:`placement_job` is what a placement mode gets to see. :class:`JobFacts` is what only
+the core's checks need: modes decide on devices and never on what a plugin can do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from rolecall.ids import ModelId, RoleName
+from rolecall.interfaces.engine_backend import Capability
+from rolecall.placement.plan import ModelDemand, PlacementJob, RoleDemand
+
+if TYPE_CHECKING:
+    from rolecall.config.resolve import ResolvedJob
+    from rolecall.config.specs import ModelConfig
+
+
+@frozen(kw_only=True)
+class EngineFacts:
+    """What preflight must know about the backend of one model.
+
+    ``resource`` is the only Ray resource the backend runs on, None if any will do;
+    ``can_sleep`` says that it gives its device memory back and gets its weights again.
+    """
+
+    role: RoleName
+    model: ModelId
+    backend: str
+    resource: str | None
+    can_sleep: bool
+
+
+@frozen(kw_only=True)
+class RewardFacts:
+    """What preflight must know about one reward."""
+
+    reward: str
+    adapter: str
+    supports_deferred: bool
+
+
+@frozen(kw_only=True)
+class JobFacts:
+    """What the job's plugins declare. Models and rewards not listed here are not checked."""
+
+    engines: tuple[EngineFacts, ...] = ()
+    rewards: tuple[RewardFacts, ...] = ()
+
+
+def placement_job(job: ResolvedJob) -> PlacementJob:
+    """Return the devices and demands of a resolved job, roles and models in the file's order."""
+    placement = job.config.placement
+    return PlacementJob(
+        resource=placement.resource,
+        devices_per_node=placement.devices_per_node,
+        pool_devices=placement.devices,
+        roles=tuple(
+            RoleDemand(
+                role=role.name,
+                models=tuple(_model_demand(model.model, model.config) for model in role.models.values()),
+                deferrable=role.plugin.deferrable,
+                devices=role.config.devices,
+            )
+            for role in job.roles.values()
+        ),
+    )
+
+
+def job_facts(job: ResolvedJob) -> JobFacts:
+    """Return what the job's engine backends and reward adapters declare."""
+    return JobFacts(
+        engines=tuple(
+            EngineFacts(
+                role=role.name,
+                model=model.model,
+                backend=model.backend.name,
+                resource=model.backend.resource,
+                can_sleep=Capability.SLEEP in model.backend.capabilities,
+            )
+            for role in job.roles.values()
+            for model in role.models.values()
+        ),
+        rewards=tuple(
+            RewardFacts(
+                reward=reward.name,
+                adapter=reward.adapter.name,
+                supports_deferred=reward.adapter.supports_deferred,
+            )
+            for reward in job.rewards
+        ),
+    )
+
+
+def _model_demand(model: ModelId, config: ModelConfig) -> ModelDemand:
+    tensor_parallel = config.tensor_parallel
+    if tensor_parallel is None:
+        # Where pipeline_parallel does not divide, the product check refuses it with its numbers.
+        tensor_parallel = max(1, config.devices_per_engine // config.pipeline_parallel)
+    return ModelDemand(
+        model=model,
+        replicas=config.replicas,
+        devices_per_engine=config.devices_per_engine,
+        tensor_parallel=tensor_parallel,
+        pipeline_parallel=config.pipeline_parallel,
+    )

@@ -1,0 +1,29 @@
+"""How placement writes numbers for people: counts and runs of bundles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def counted(number: int, noun: str) -> str:
+    """Return the number with its noun.
+
+    >>> counted(1, "device"), counted(3, "device")
+    ('1 device', '3 devices')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def bundle_runs(bundles: Iterable[int]) -> str:
+    """Return bundle numbers as ascending runs.
+
+    >>> bundle_runs([6, 0, 1, 2, 3])
+    '0-3, 6'
+    """
+    runs: list[list[int]] = []
+    for bundle in sorted(set(bundles)):
+        if runs and bundle == runs[-1][1] + 1:
+            runs[-1][1] = bundle
+        else:
+            runs.append([bundle, bundle])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
