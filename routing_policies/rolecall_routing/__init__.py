@@ -1,0 +1,1 @@
+"""First-party routing policies, one file a policy."""
