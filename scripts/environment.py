@@ -101,7 +101,7 @@ def install(venv: Path, groups: list[str], extras: list[str], requirements: list
 
 def prepare(venv: Path, groups: list[str], extras: list[str], requirements: list[str]) -> None:
     """Bring the environment to what is asked for; returns at once if it is there already."""
-    base = {"root": str(ROOT), "python": sys.version, "prefix": sys.base_prefix}
+    base = {"root": str(ROOT), "python": list(sys.version_info[:2]), "prefix": sys.base_prefix}
     project = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
     wanted = [f"project {project}", *(f"group {name}" for name in groups)]
     wanted += [*(f"extra {name}" for name in extras), *(f"with {name}" for name in requirements)]
