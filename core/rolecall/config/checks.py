@@ -1,0 +1,82 @@
+"""Rules between the keys of one job file that need no plugin; pure, every fault at once."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from rolecall.config.lines import KeyPath
+from rolecall.config.source import Fault
+from rolecall.config.specs import BatchSection, GatewaySection, JobConfig, RoleConfig
+from rolecall.config.words import quoted
+from rolecall.nearest import did_you_mean
+
+
+def job_faults(config: JobConfig, file: Path) -> Iterator[Fault]:
+    """Check everything about a job that its file alone can tell."""
+    yield from _gateway_faults(config.gateway)
+    if config.batch is not None:
+        yield from _prompts_faults(config.batch, file)
+
+
+def role_faults(role: RoleConfig, path: KeyPath) -> Iterator[Fault]:
+    """Check the names that a role gives to its models."""
+    for table in ("models", "aliases", "route_keys"):
+        for name in getattr(role, table):
+            if not name or name != name.strip():
+                message = f"{quoted(name)} must be a name without blanks around it"
+                yield Fault(path=(*path, table, name), message=message)
+    if role.default_model is not None and role.default_model not in role.models:
+        yield _no_model(role, (*path, "default_model"), role.default_model)
+    for alias, model in role.aliases.items():
+        if alias in role.models:
+            message = "is the name of a model, so it can't be an alias too; give the alias another name"
+            yield Fault(path=(*path, "aliases", alias), message=message)
+        if model not in role.models:
+            yield _no_model(role, (*path, "aliases", alias), model)
+    for route_key, model in role.route_keys.items():
+        if model not in role.models:
+            yield _no_model(role, (*path, "route_keys", route_key), model)
+
+
+def _no_model(role: RoleConfig, path: KeyPath, name: str) -> Fault:
+    if name in role.aliases:
+        return Fault(path=path, message=f"{quoted(name)} is an alias; write the model it stands for")
+    return Fault(path=path, message=f"{quoted(name)} is not a model of this role{_known(name, role.models)}")
+
+
+def _known(name: str, names: Collection[str]) -> str:
+    return f"{did_you_mean(name, names) or '.'} Models: {', '.join(names)}"
+
+
+def _gateway_faults(gateway: GatewaySection) -> Iterator[Fault]:
+    if _is_loopback(gateway.host) or gateway.bearer_token_env or gateway.allow_unauthenticated:
+        return
+    yield Fault(
+        path=("gateway", "host"),
+        message=(
+            f"{quoted(gateway.host)} can be reached from other machines, so callers must send a token: set "
+            "gateway.bearer_token_env to the environment variable that holds it, listen on 127.0.0.1, "
+            "or write allow_unauthenticated = true to let everyone in"
+        ),
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name; nobody but the resolver knows where it leads
+
+
+def _prompts_faults(batch: BatchSection, file: Path) -> Iterator[Fault]:
+    prompts = (file.parent / batch.prompts).absolute()
+    if not prompts.is_file():
+        what = "is a folder" if prompts.is_dir() else "does not exist"
+        yield Fault(
+            path=("batch", "prompts"),
+            message=f"the file {prompts} {what}; a relative path starts from the job file's folder",
+        )

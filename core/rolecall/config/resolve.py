@@ -1,0 +1,309 @@
+"""From a job file's values to a job with its plugins, checked as a whole.
+
+Loads the plugins that the config names and nothing else, gives each its options, and checks what
+only they can tell. All problems of the file are collected and raised together, an unknown plugin
+name like any other. A plugin that is broken is not the file's fault: alone, its own error is
+raised; beside problems of the file it is listed with them and is their cause.
+
+Called by the job process for the whole job, and by each actor and consumer for the part it
+needs. Starts nothing, and imports neither Ray nor an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar, cast
+
+from attrs import frozen
+
+from rolecall.config.checks import job_faults, role_faults
+from rolecall.config.lines import KeyPath
+from rolecall.config.loader import source_of
+from rolecall.config.resolved import ResolvedJob, ResolvedModel, ResolvedRole
+from rolecall.config.source import Fault, key_text
+from rolecall.config.specs import JobConfig, ModelConfig, RewardConfig, RoleConfig
+from rolecall.config.structure import StructureError, structure
+from rolecall.errors import DuplicatePluginError, PluginError, PluginLoadError, UnknownPluginError
+from rolecall.ids import ModelId, RoleName
+from rolecall.interfaces.batch_sink import BatchSink, SinkContext
+from rolecall.interfaces.engine_backend import EngineBackend
+from rolecall.interfaces.observer import Observer
+from rolecall.interfaces.placement_mode import PlacementMode
+from rolecall.interfaces.reward_adapter import RewardAdapter
+from rolecall.interfaces.role import NamedReward, Role, WeightSource
+from rolecall.interfaces.routing_policy import RoutingPolicy
+from rolecall.plugins.host import PluginHost
+from rolecall.plugins.kinds import PluginKind
+
+_Value = TypeVar("_Value")
+
+__all__ = ["ResolvedJob", "ResolvedModel", "ResolvedRole", "open_sink", "resolve_job", "resolve_role"]
+
+
+def resolve_job(config: JobConfig, file: Path, host: PluginHost) -> ResolvedJob:
+    """Resolve a whole job; ``file`` is where ``config`` was read from.
+
+    Raises:
+        ConfigError: with every problem of the file.
+        PluginError: a selected plugin is broken.
+    """
+    resolution = _Resolution(config, file, host)
+    resolution.add(job_faults(config, file))
+    roles = {name: resolution.role(name, role) for name, role in config.roles.items()}
+    mode = resolution.made(_Choice(PluginKind.PLACEMENT_MODE, config.placement.mode, ("placement", "mode")))
+    rewards = [resolution.reward(name, reward) for name, reward in config.rewards.items()]
+    observers = [
+        resolution.made(_Choice(PluginKind.OBSERVER, name, ("job", "observers", index)))
+        for index, name in enumerate(config.job.observers)
+    ]
+    resolution.sink_options(_sink_choice(config))
+    if config.batch is not None:
+        resolution.check_generation(roles)
+    resolution.finish()
+    return ResolvedJob(
+        config=config,
+        file=file.absolute(),
+        roles={name: _sound(role) for name, role in roles.items()},
+        mode=cast(PlacementMode, mode),
+        rewards=tuple(_sound(reward) for reward in rewards),
+        observers=tuple(cast(Observer, observer) for observer in observers),
+    )
+
+
+def resolve_role(config: JobConfig, file: Path, role: str, host: PluginHost) -> ResolvedRole:
+    """Resolve one role, without looking at the rest of the job.
+
+    Raises:
+        ConfigError: the role is not configured, or with every problem of its table.
+        PluginError: a plugin that the role selects is broken.
+    """
+    resolution = _Resolution(config, file, host)
+    if role not in config.roles:
+        roles = ", ".join(config.roles)
+        resolution.add(
+            [Fault(path=("roles", role), message=f"is not configured. Roles of this job: {roles}")]
+        )
+        resolution.fail()
+    resolved = resolution.role(role, config.roles[role])
+    resolution.finish()
+    return _sound(resolved)
+
+
+def open_sink(config: JobConfig, file: Path, host: PluginHost) -> BatchSink:
+    """Make and open a batch sink of the caller's own; the caller closes it.
+
+    Raises:
+        ConfigError: the sink's name or options are wrong.
+        PluginError: the sink's plugin is broken.
+        SinkError: it could not be opened.
+    """
+    resolution = _Resolution(config, file, host)
+    choice = _sink_choice(config)
+    options = resolution.sink_options(choice)
+    resolution.finish()
+    context = SinkContext(job=config.job.name, base_dir=file.absolute().parent)
+    made = resolution.made(choice, options, context)
+    resolution.finish()
+    sink = cast(BatchSink, _sound(made))
+    sink.open()
+    return sink
+
+
+def _sink_choice(config: JobConfig) -> _Choice:
+    return _Choice(PluginKind.BATCH_SINK, config.sink.name, ("sink", "name"))
+
+
+def _sound(value: _Value | None) -> _Value:
+    """Unwrap what is there, since ``finish`` found no problem."""
+    assert value is not None
+    return value
+
+
+@frozen
+class _Choice:
+    """A plugin named in the file, and where."""
+
+    kind: PluginKind
+    name: str
+    path: KeyPath
+
+
+class _Resolution:
+    """One pass over one job file: turns names into plugins and collects what is wrong.
+
+    Methods return None for what can't be made, once its fault has been noted.
+    """
+
+    def __init__(self, config: JobConfig, file: Path, host: PluginHost) -> None:
+        self._config = config
+        self._file = file
+        self._host = host
+        self._faults: list[Fault] = []
+        self._broken: list[PluginError] = []
+        self._refused: set[_Choice] = set()
+
+    def add(self, faults: Iterable[Fault]) -> None:
+        self._faults.extend(faults)
+
+    def finish(self) -> None:
+        """Raise what has been collected, if anything."""
+        if self._faults or self._broken:
+            self.fail()
+
+    def fail(self) -> NoReturn:
+        only_broken_plugins = len(self._faults) == len(self._broken)
+        cause = self._broken[0] if self._broken else None
+        if cause is not None and only_broken_plugins:
+            raise cause
+        raise source_of(self._config, self._file).error(self._faults) from cause
+
+    # --- parts of a job -----------------------------------------------------------------
+
+    def role(self, name: str, role: RoleConfig) -> ResolvedRole | None:
+        path: KeyPath = ("roles", name)
+        self.add(role_faults(role, path))
+        choice = _Choice(PluginKind.ROLE, name, path)
+        role_class = cast("type[Role] | None", self.load(choice))
+        plugin = self.made_with_options(choice, role.options, (*path, "options"))
+        policy = self.load(_Choice(PluginKind.ROUTING_POLICY, role.routing_policy, (*path, "routing_policy")))
+        models = {
+            model: self.model(model, config, role_class, (*path, "models", model))
+            for model, config in role.models.items()
+        }
+        if plugin is None or policy is None or None in models.values():
+            return None
+        only_model = next(iter(models)) if len(models) == 1 else None
+        return ResolvedRole(
+            name=RoleName(name),
+            config=role,
+            plugin=cast(Role, plugin),
+            policy=cast("type[RoutingPolicy]", policy),
+            models={model: _sound(resolved) for model, resolved in models.items()},
+            default_model=role.default_model or only_model,
+        )
+
+    def model(
+        self, name: str, config: ModelConfig, role_class: type[Role] | None, path: KeyPath
+    ) -> ResolvedModel | None:
+        choice = _Choice(PluginKind.ENGINE_BACKEND, config.engine, (*path, "engine"))
+        backend = cast("EngineBackend | None", self.made(choice))
+        options = None
+        if backend is not None:
+            options = self.options(backend.options, config.engine_options, (*path, "engine_options"))
+        weight_source = self.weight_source(config, role_class, (*path, "weight_source"))
+        if backend is None or options is None or weight_source is None:
+            return None
+        return ResolvedModel(
+            model=ModelId(name),
+            config=config,
+            backend=backend,
+            options=options,
+            weight_source=weight_source,
+            served_model_name=config.served_model_name or config.source,
+        )
+
+    def weight_source(
+        self, config: ModelConfig, role_class: type[Role] | None, path: KeyPath
+    ) -> WeightSource | None:
+        if role_class is None:
+            return None
+        allowed = role_class.weight_sources
+        if config.weight_source is None:
+            return allowed[0]
+        chosen = WeightSource(config.weight_source)
+        if chosen not in allowed:
+            message = f'"{chosen}" is not allowed for a model of this role. Allowed: {", ".join(allowed)}'
+            self.add([Fault(path=path, message=message)])
+        return chosen
+
+    def reward(self, name: str, reward: RewardConfig) -> NamedReward | None:
+        path: KeyPath = ("rewards", name)
+        choice = _Choice(PluginKind.REWARD_ADAPTER, reward.adapter, (*path, "adapter"))
+        adapter_class = cast("type[RewardAdapter] | None", self.load(choice))
+        if adapter_class is None:
+            return None
+        needed = adapter_class.role
+        if needed is not None and needed not in self._config.roles:
+            message = (
+                f'reward adapter "{reward.adapter}" asks the role "{needed}", which this job does not have; '
+                f"add [{key_text(('roles', needed))}]. Roles: {', '.join(self._config.roles)}"
+            )
+            self.add([Fault(path=choice.path, message=message)])
+        adapter = self.made_with_options(choice, reward.options, (*path, "options"))
+        if adapter is None:
+            return None
+        return NamedReward(
+            name=name,
+            adapter=cast(RewardAdapter, adapter),
+            on_error=reward.on_error,
+            retries=reward.retries,
+            timeout_s=reward.timeout_s,
+        )
+
+    def sink_options(self, choice: _Choice) -> Any:
+        sink_class = self.load(choice)
+        if sink_class is None:
+            return None
+        return self.options(sink_class.options, self._config.sink.options, ("sink", "options"))
+
+    def check_generation(self, roles: Mapping[str, ResolvedRole | None]) -> None:
+        """A batch needs one role that makes the samples; not told while a role is itself faulty."""
+        sound = [role for role in roles.values() if role is not None]
+        if len(sound) < len(roles):
+            return
+        makers = [role.name for role in sound if role.plugin.generation() is not None]
+        if len(makers) != 1:
+            found = f"several do: {', '.join(makers)}" if makers else f"none does. Roles: {', '.join(roles)}"
+            self.add([Fault(path=("batch",), message=f"one role must make the samples, but {found}")])
+
+    # --- plugins ------------------------------------------------------------------------
+
+    def load(self, choice: _Choice) -> type[Any] | None:
+        """Return the chosen plugin's class."""
+        if choice in self._refused:
+            return None
+        try:
+            return self._host.load(choice.kind, choice.name)
+        except (UnknownPluginError, DuplicatePluginError) as error:
+            self.add([Fault(path=choice.path, message=str(error))])
+        except PluginError as error:
+            self._note_broken(choice, error)
+        self._refused.add(choice)
+        return None
+
+    def made(self, choice: _Choice, *arguments: object) -> object | None:
+        """Return an instance of the chosen plugin."""
+        plugin_class = self.load(choice)
+        if plugin_class is None:
+            return None
+        try:
+            return plugin_class(*arguments)
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything; it becomes the cause
+            plugin = self._host.find(choice.kind, choice.name)
+            broken = PluginLoadError(f"{plugin} could not be made: {type(error).__name__}: {error}")
+            broken.__cause__ = error
+            self._note_broken(choice, broken)
+            return None
+
+    def made_with_options(
+        self, choice: _Choice, table: Mapping[str, Any], options_path: KeyPath
+    ) -> object | None:
+        """Return an instance of the chosen plugin, which takes an instance of its options."""
+        plugin_class = self.load(choice)
+        if plugin_class is None:
+            return None
+        options = self.options(plugin_class.options, table, options_path)
+        return None if options is None else self.made(choice, options)
+
+    def options(self, options_class: type[Any], table: Mapping[str, Any], path: KeyPath) -> Any:
+        try:
+            return structure(options_class, table)
+        except StructureError as error:
+            self.add(fault.under(path) for fault in error.faults)
+            return None
+
+    def _note_broken(self, choice: _Choice, error: PluginError) -> None:
+        error.add_note(f"selected by {key_text(choice.path)} in {self._file}")
+        self._broken.append(error)
+        self.add([Fault(path=choice.path, message=str(error))])

@@ -1,0 +1,71 @@
+"""A job with its plugins: what ``rolecall.config.resolve`` returns.
+
+Holds plugin instances, so it never travels to another process: an actor gets config and file
+name, and resolves the part it needs itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from rolecall.config.specs import JobConfig, ModelConfig, RoleConfig
+from rolecall.ids import ModelId, RoleName
+from rolecall.interfaces.engine_backend import EngineBackend
+from rolecall.interfaces.observer import Observer
+from rolecall.interfaces.placement_mode import PlacementMode
+from rolecall.interfaces.role import NamedReward, Role, WeightSource
+from rolecall.interfaces.routing_policy import RoutingPolicy
+
+
+@frozen(kw_only=True)
+class ResolvedModel:
+    """One model of a role.
+
+    Attributes:
+        options: instance of the backend's ``options`` class.
+        weight_source: allowed by the role.
+        served_model_name: the backend's name for the model.
+    """
+
+    model: ModelId
+    config: ModelConfig
+    backend: EngineBackend
+    options: Any
+    weight_source: WeightSource
+    served_model_name: str
+
+
+@frozen(kw_only=True)
+class ResolvedRole:
+    """One role; models in the order of the job file.
+
+    Attributes:
+        default_model: the model of a request that names none; None if such a request is refused.
+    """
+
+    name: RoleName
+    config: RoleConfig
+    plugin: Role
+    policy: type[RoutingPolicy]
+    models: Mapping[str, ResolvedModel]
+    default_model: str | None
+
+
+@frozen(kw_only=True)
+class ResolvedJob:
+    """The whole job; roles and rewards in the order of the job file, whose path is absolute.
+
+    The sink is checked but not made: each process that needs it opens one of its own
+    (``rolecall.config.resolve.open_sink``).
+    """
+
+    config: JobConfig
+    file: Path
+    roles: Mapping[str, ResolvedRole]
+    mode: PlacementMode
+    rewards: tuple[NamedReward, ...]
+    observers: tuple[Observer, ...]
