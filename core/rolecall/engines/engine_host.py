@@ -1,0 +1,479 @@
+"""The engine host: owns one engine process, and nothing else may touch it.
+
+Pure asyncio; lives in a worker actor (``rolecall.engines.worker``) or, in tests, in the test. It
+implements :class:`~rolecall.engines.worker_handle.WorkerHandle`: judges stamps, runs one command
+at a time, watches for the process's exit while a command runs, and gives evidence of its end. It
+decides nothing: when to start, sleep, wake or stop is the manager's business.
+
+Invariants:
+
+* A command whose stamp has a lower token or another incarnation than the engine's is refused.
+* After a hand-over that failed, the engine's condition is unknown: sleep and wake are refused,
+  only stop is left. So nothing is ever released or resumed twice.
+* Generation is never asked of an engine that isn't known to be awake.
+* The engine is forgotten only when no process of its group is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Coroutine
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from attrs import evolve, frozen
+
+from rolecall.engines.deadline import Clock, Deadline
+from rolecall.engines.fencing import Stamp, TokenGate
+from rolecall.engines.handover import (
+    HandoverLimits,
+    Identity,
+    SleepProof,
+    check_not_uniform,
+    put_to_sleep,
+    require_resident,
+    wake,
+)
+from rolecall.engines.ports import PortRange, PortReservation, reserve_port
+from rolecall.engines.processes import end_group
+from rolecall.engines.worker_handle import (
+    EngineExitedError,
+    Started,
+    WorkerDescription,
+    WorkerHealth,
+    WorkerSlot,
+)
+from rolecall.errors import (
+    CanaryMismatchError,
+    CapabilityError,
+    EngineError,
+    EngineStartError,
+    ReleaseNotProvedError,
+    StaleTokenError,
+)
+from rolecall.ids import ModelId, RoleName
+from rolecall.interfaces.engine_backend import (
+    Capability,
+    Engine,
+    EngineBackend,
+    EngineLaunch,
+    MemoryReport,
+)
+from rolecall.interfaces.role import WeightSource
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_EXIT_LOOK_S = 0.1
+_EXIT_LAG_S = 1.0
+"""A dying process closes its sockets a moment before it can be reaped."""
+_CLEANUP_S = 10.0
+
+
+class Condition(StrEnum):
+    """What the host knows of its engine; not the replica's state, which the manager owns."""
+
+    EMPTY = "empty"
+    STARTING = "starting"
+    AWAKE = "awake"
+    FALLING_ASLEEP = "falling asleep"
+    ASLEEP = "asleep"
+    WAKING = "waking"
+    UNKNOWN = "unknown"
+
+
+@frozen(kw_only=True)
+class HostSetup:
+    """What a host must know to start its slot's engine. Picklable.
+
+    listen_host: address the engine binds and is reached under.
+    log_dir: folder of engine logs, one file an incarnation; made when needed.
+    """
+
+    slot: WorkerSlot
+    role: RoleName
+    model: ModelId
+    served_model_name: str
+    weight_source: WeightSource
+    listen_host: str
+    log_dir: Path
+    limits: HandoverLimits
+
+
+@frozen(kw_only=True)
+class Prepared:
+    """A loaded backend with its options, and the model's files on this node."""
+
+    backend: EngineBackend
+    options: Any
+    model_path: Path
+
+
+class EngineHost:
+    """See the module's contract. ``prepare`` loads the backend and gets the model, once."""
+
+    def __init__(self, setup: HostSetup, prepare: Callable[[], Awaitable[Prepared]], clock: Clock) -> None:
+        self._setup = setup
+        self._prepare = prepare
+        self._clock = clock
+        self._prepared: Prepared | None = None
+        self._gate = TokenGate()
+        self._incarnation = 0
+        self._condition = Condition.EMPTY
+        self._engine: Engine | None = None
+        self._port: PortReservation | None = None
+        self._log_path: Path | None = None
+        self._proof: SleepProof | None = None
+        self._command: asyncio.Task[Any] | None = None
+        self._doing = ""
+
+    # --- commands -----------------------------------------------------------------------
+
+    async def prepare(self, deadline: Deadline) -> None:
+        await deadline.bound(self._ready_backend(), f"getting the model of {self._name}")
+
+    async def start(self, stamp: Stamp, weight_version: str | None, deadline: Deadline) -> Started:
+        if stamp.incarnation == self._incarnation and self._condition is Condition.AWAKE:
+            self._gate.admit(stamp.token, f"start of {self._name}")
+            return await self._describe_started(deadline)
+        self._admit(stamp, "start", new=True)
+        if self._engine is not None:
+            raise EngineError(
+                f"{self._name}: incarnation {self._incarnation} was not stopped before the next start"
+            )
+        return await self._run("start", self._start(stamp, weight_version, deadline))
+
+    async def sleep(self, stamp: Stamp, grace_s: float, deadline: Deadline) -> SleepProof:
+        self._admit(stamp, "sleep")
+        return await self._run("sleep", self._sleep(grace_s, deadline))
+
+    async def wake(self, stamp: Stamp, weight_version: str | None, deadline: Deadline) -> MemoryReport:
+        self._admit(stamp, "wake")
+        return await self._run("wake", self._wake(weight_version, deadline))
+
+    async def stop(self, stamp: Stamp, deadline: Deadline) -> str:
+        self._admit(stamp, "stop")
+        command = self._command
+        if command is not None and self._doing == "stop":
+            return await deadline.bound(_result(command), f"stop of {self._name}")
+        if command is not None:
+            command.cancel()
+            await deadline.share(0.3).bound(_ended(command), f"interrupting {self._doing} of {self._name}")
+        return await self._run("stop", self._end_engine(deadline))
+
+    async def dispose(self) -> None:
+        """Nothing to do: the owner of the process that hosts this ends it."""
+
+    # --- looking ------------------------------------------------------------------------
+
+    async def health(self, *, generate: bool, deadline: Deadline) -> WorkerHealth:
+        engine = self._engine
+        if engine is None:
+            return self._health(has_engine=False, detail="no engine")
+        if (code := engine.exit_code()) is not None:
+            return self._health(exit_code=code, detail=f"engine process {engine.pid} ended, exit code {code}")
+        ask = generate and self._condition is Condition.AWAKE
+        running: int | None = None
+        alive, detail = False, ""
+        try:
+            running = await deadline.share(0.3).bound(engine.running_requests(), "running-request count")
+        except EngineError as error:
+            detail = f"{error}; "
+        try:
+            limit = deadline.leaving(0.5)
+            found = await limit.bound(
+                engine.health(generate=ask, timeout_s=limit.remaining_s()), "health answer"
+            )
+            alive, detail = found.alive, detail + found.detail
+        except EngineError as error:
+            detail += str(error)
+        # The process may have ended while it was asked; then that is the news.
+        if (code := engine.exit_code()) is not None:
+            alive, detail = False, f"engine process {engine.pid} ended, exit code {code}"
+        return self._health(exit_code=code, alive=alive, running=running, detail=detail)
+
+    async def describe(self, deadline: Deadline) -> WorkerDescription:
+        del deadline  # nothing here waits
+        return WorkerDescription(
+            node_ip=self._setup.slot.node_ip,
+            worker_pid=os.getpid(),
+            incarnation=self._incarnation,
+            condition=self._condition,
+            engine_pid=self._engine.pid if self._engine is not None else None,
+            base_url=self._engine.base_url if self._engine is not None else None,
+            log_path=str(self._log_path) if self._log_path is not None else None,
+        )
+
+    # --- the commands' bodies -----------------------------------------------------------
+
+    async def _start(self, stamp: Stamp, weight_version: str | None, deadline: Deadline) -> Started:
+        self._incarnation = stamp.incarnation
+        self._condition = Condition.STARTING
+        try:
+            work = deadline.leaving(_CLEANUP_S)
+            prepared = await work.bound(self._ready_backend(), f"getting the model of {self._name}")
+            engine = self._create(prepared, weight_version)
+            await work.bound(engine.start(work.remaining_s()), f"start of {self._name}")
+            await self._verify_started(engine, prepared, weight_version, work)
+            self._condition = Condition.AWAKE
+            return await self._describe_started(work)
+        except asyncio.CancelledError:
+            self._condition = Condition.UNKNOWN
+            raise  # whoever interrupted the start ends the engine
+        except Exception as error:  # whatever a backend raises, its process must not stay
+            self._condition = Condition.UNKNOWN
+            log = f" (log: {self._log_path})" if self._log_path is not None else ""
+            await self._end_engine(deadline)
+            raise EngineStartError(f"{self._name} did not start: {error}{log}") from error
+
+    def _create(self, prepared: Prepared, weight_version: str | None) -> Engine:
+        setup = self._setup
+        setup.log_dir.mkdir(parents=True, exist_ok=True)
+        name = f"{setup.role}-{setup.slot.engine.replace('/', '-')}-{self._incarnation}.log"
+        self._log_path = setup.log_dir / name
+        self._port = reserve_port(setup.listen_host, PortRange.SERVER)
+        self._engine = prepared.backend.create(
+            EngineLaunch(
+                engine_id=setup.slot.engine,
+                role=setup.role,
+                model=setup.model,
+                model_path=prepared.model_path,
+                served_model_name=setup.served_model_name,
+                host=setup.listen_host,
+                port=self._port.port,
+                device_ids=setup.slot.device_ids,
+                weight_version=weight_version,
+                log_path=self._log_path,
+                options=prepared.options,
+            )
+        )
+        self._port.hand_over()
+        return self._engine
+
+    async def _verify_started(
+        self, engine: Engine, prepared: Prepared, weight_version: str | None, deadline: Deadline
+    ) -> None:
+        """Hold a fresh engine to the same proofs as one that woke."""
+        memory = await deadline.bound(engine.memory(), "memory report after the start")
+        require_resident(memory, prepared.backend.memory_tags)
+        if self._setup.weight_source is WeightSource.STATIC:
+            canary = await deadline.bound(engine.canary(), "canary after the start")
+            check_not_uniform(canary, self._setup.limits, "after the start")
+            return
+        found = await deadline.bound(engine.weight_version(), "weight version after the start")
+        if found != weight_version:
+            raise CanaryMismatchError(f"started with weight version {found!r}, expected {weight_version!r}")
+
+    async def _describe_started(self, deadline: Deadline) -> Started:
+        engine, log_path = self._engine, self._log_path
+        if engine is None or engine.pid is None or log_path is None:
+            raise EngineError(f"{self._name}: the engine is gone")
+        memory = await deadline.bound(engine.memory(), "memory report")
+        return Started(base_url=engine.base_url, pid=engine.pid, memory=memory, log_path=log_path)
+
+    async def _sleep(self, grace_s: float, deadline: Deadline) -> SleepProof:
+        engine, prepared = self._require_engine(Condition.AWAKE, Condition.ASLEEP, doing="sleep")
+        if Capability.SLEEP not in prepared.backend.capabilities:
+            raise CapabilityError(
+                f"{self._name}: engine backend {prepared.backend.name!r} can't put engines to sleep"
+            )
+        if self._condition is Condition.ASLEEP and self._proof is not None:
+            return await self._measure_asleep(engine, prepared, self._proof, deadline)
+        self._proof = await self._hand_over(
+            engine,
+            "sleep",
+            put_to_sleep(
+                engine,
+                prepared.backend.memory_tags,
+                deadline,
+                weight_source=self._setup.weight_source,
+                grace_s=grace_s,
+                limits=self._setup.limits,
+            ),
+            Condition.FALLING_ASLEEP,
+            Condition.ASLEEP,
+        )
+        return self._proof
+
+    async def _measure_asleep(
+        self, engine: Engine, prepared: Prepared, proof: SleepProof, deadline: Deadline
+    ) -> SleepProof:
+        now = await deadline.bound(engine.memory(), "memory report of a sleeping engine")
+        if resident := now.resident_tags & prepared.backend.memory_tags:
+            raise ReleaseNotProvedError(
+                f"{self._name} should be asleep, but holds {', '.join(sorted(resident))}"
+            )
+        return evolve(proof, asleep_bytes=now.resident_bytes)
+
+    async def _wake(self, weight_version: str | None, deadline: Deadline) -> MemoryReport:
+        engine, prepared = self._require_engine(Condition.ASLEEP, Condition.AWAKE, doing="wake")
+        if self._condition is Condition.AWAKE:
+            memory = await deadline.bound(engine.memory(), "memory report")
+            require_resident(memory, prepared.backend.memory_tags)
+            return memory
+        asleep = (
+            self._proof.identity if self._proof is not None else Identity(canary=None, weight_version=None)
+        )
+        return await self._hand_over(
+            engine,
+            "wake",
+            wake(
+                engine,
+                prepared.backend.memory_tags,
+                deadline,
+                weight_source=self._setup.weight_source,
+                expected=evolve(asleep, weight_version=weight_version or asleep.weight_version),
+                limits=self._setup.limits,
+            ),
+            Condition.WAKING,
+            Condition.AWAKE,
+        )
+
+    async def _hand_over(
+        self, engine: Engine, doing: str, work: Coroutine[Any, Any, T], during: Condition, after: Condition
+    ) -> T:
+        """Run a hand-over; anything but success leaves the condition unknown."""
+        self._condition = during
+        try:
+            result = await self._unless_exited(engine, doing, work)
+        except BaseException:
+            self._condition = Condition.UNKNOWN
+            raise
+        self._condition = after
+        return result
+
+    async def _unless_exited(self, engine: Engine, doing: str, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work``, but give up at once when the engine's process ends."""
+        task = asyncio.ensure_future(work)
+        watcher = asyncio.ensure_future(self._exit_of(engine))
+        try:
+            await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done() and task.exception() is None:
+                return task.result()
+            lag = Deadline.after(self._clock, _EXIT_LAG_S)
+            while not watcher.done() and not lag.passed:
+                await lag.pause(_EXIT_LOOK_S)
+            if watcher.done():
+                raise EngineExitedError(
+                    f"{self._name}: engine process {engine.pid} ended with exit code {watcher.result()} "
+                    f"during {doing}"
+                ) from (task.exception() if task.done() else None)
+            return task.result()
+        finally:
+            for each in (task, watcher):
+                each.cancel()
+            await asyncio.wait({task, watcher})
+
+    async def _exit_of(self, engine: Engine) -> int:
+        while (code := engine.exit_code()) is None:
+            await self._clock.sleep(_EXIT_LOOK_S)
+        return code
+
+    async def _end_engine(self, deadline: Deadline) -> str:
+        engine = self._engine
+        self._condition = Condition.UNKNOWN
+        evidence = f"{self._name}: no engine process was running"
+        if engine is not None and (pid := engine.pid) is not None:
+            gentle = deadline.share(0.6)
+            try:
+                await gentle.bound(engine.stop(gentle.remaining_s()), f"stop of {self._name}")
+            except EngineError as error:
+                # Its own stop did not do: the group is killed, and the group's end is the proof.
+                logger.warning("%s: %s; killing process group %d", self._name, error, pid)
+            survivors = await end_group(pid, deadline)
+            also = f", {len(survivors)} left-over processes were killed" if survivors else ""
+            evidence = (
+                f"{self._name}: engine process {pid} ended (exit code {engine.exit_code()}){also}; "
+                "no process of its group is left"
+            )
+        if self._port is not None:
+            self._port.release()
+        self._engine, self._port, self._proof = None, None, None
+        self._condition = Condition.EMPTY
+        return evidence
+
+    # --- helpers ------------------------------------------------------------------------
+
+    @property
+    def _name(self) -> str:
+        return f"{self._setup.role} {self._setup.slot.engine}"
+
+    async def _ready_backend(self) -> Prepared:
+        if self._prepared is None:
+            self._prepared = await self._prepare()
+        return self._prepared
+
+    def _admit(self, stamp: Stamp, doing: str, *, new: bool = False) -> None:
+        what = f"{doing} of {self._name}"
+        if stamp.incarnation < self._incarnation or (new and stamp.incarnation == self._incarnation):
+            raise StaleTokenError(
+                f"{what} is meant for incarnation {stamp.incarnation}, "
+                f"but {self._incarnation} has been started"
+            )
+        if not new and stamp.incarnation > self._incarnation and self._engine is not None:
+            raise StaleTokenError(
+                f"{what} is meant for incarnation {stamp.incarnation}; the engine here is {self._incarnation}"
+            )
+        self._gate.admit(stamp.token, what)
+
+    async def _run(self, doing: str, work: Coroutine[Any, Any, T]) -> T:
+        """Run a command's body as the only one."""
+        if self._command is not None and not self._command.done():
+            work.close()
+            raise EngineError(f"{self._name}: {doing} refused, {self._doing} is still running")
+        task = asyncio.ensure_future(work)
+        self._command, self._doing = task, doing
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if task.cancelled() and not _being_cancelled():
+                raise EngineError(f"{self._name}: {doing} was interrupted by a stop") from None
+            raise
+        finally:
+            if self._command is task:
+                self._command, self._doing = None, ""
+
+    def _require_engine(self, *allowed: Condition, doing: str) -> tuple[Engine, Prepared]:
+        if self._engine is None or self._prepared is None:
+            raise EngineError(f"{self._name}: {doing} refused, there is no engine")
+        if self._condition not in allowed:
+            raise EngineError(
+                f"{self._name}: {doing} refused, the engine's condition is {self._condition}; "
+                "only a stop is safe"
+            )
+        return self._engine, self._prepared
+
+    def _health(
+        self,
+        *,
+        has_engine: bool = True,
+        exit_code: int | None = None,
+        alive: bool = False,
+        running: int | None = None,
+        detail: str,
+    ) -> WorkerHealth:
+        return WorkerHealth(
+            incarnation=self._incarnation,
+            has_engine=has_engine,
+            exit_code=exit_code,
+            alive=alive,
+            running=running,
+            detail=detail,
+        )
+
+
+def _being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    await asyncio.wait({task})
+
+
+async def _result(task: asyncio.Task[T]) -> T:
+    return await asyncio.shield(task)

@@ -1,0 +1,451 @@
+"""The inference manager: all replicas of one model, commanded and kept well.
+
+One class for every role; what differs between models is data (:class:`ModelSpec`). Pure asyncio:
+it reaches workers only through :class:`~rolecall.engines.worker_handle.WorkerHandle`, and time
+only through a clock. Called by the role service. It owns replicas, their states, incarnations and
+generations. It owns no lease, no placement group, and no snapshot: it says what it knows
+(:meth:`InferenceManager.view`) and calls ``publish`` when that has changed.
+
+Invariants:
+
+* Commands run one at a time and end by their deadline. A command with a lower fencing token than
+  one seen is refused. Replica outcomes are reported one by one.
+* A result that arrives for a replica which has meanwhile changed is dropped.
+* FAILED means "not routable". A replica is started again only after its worker gave evidence
+  that no engine process is left; without a worker to ask, an operator must give it.
+* On shared devices nothing is started or woken unless the role has the lease: between a start or
+  an onload and the end of the next offload.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from rolecall.discovery.topology import EngineView, ModelView
+from rolecall.engines.deadline import Clock, Deadline, DeadlineExceededError
+from rolecall.engines.fencing import TokenGate
+from rolecall.engines.replica import Replica, WorkerRecord
+from rolecall.engines.replica_driver import Attempt, LifecycleTimes, ModelSpec, ReplicaDriver
+from rolecall.engines.replica_state import ReplicaState
+from rolecall.engines.results import ReplicaOutcome
+from rolecall.engines.worker_handle import WorkerFactory, WorkerSlot
+from rolecall.errors import CapabilityError, EngineError
+from rolecall.events.event import Emit
+from rolecall.ids import EngineId, FencingToken
+from rolecall.interfaces.role import WeightSource
+
+logger = logging.getLogger(__name__)
+
+Outcomes = tuple[ReplicaOutcome, ...]
+
+
+class Wanted(Enum):
+    """What the last command asked for; recovery leads back to it."""
+
+    AWAKE = "awake"
+    ASLEEP = "asleep"
+
+
+class InferenceManager:
+    """See the module's contract.
+
+    Args:
+        slots: engine → its worker slots, head first. One node a replica for now.
+        publish: makes the present view visible; returns when it is, or when it gave up.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        slots: Mapping[EngineId, Sequence[WorkerSlot]],
+        *,
+        factory: WorkerFactory,
+        times: LifecycleTimes,
+        clock: Clock,
+        emit: Emit,
+        publish: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._spec = spec
+        self._factory = factory
+        self._times = times
+        self._clock = clock
+        self._publish = publish
+        self._gate = TokenGate()
+        self._driver = ReplicaDriver(spec, times=times, clock=clock, gate=self._gate, emit=emit)
+        self._lock = asyncio.Lock()
+        self._active: asyncio.Task[Outcomes] | None = None
+        self._doing = ""
+        self._wanted = Wanted.AWAKE
+        self._closing = False
+        for engine, workers in slots.items():
+            if len(workers) > 1:
+                raise CapabilityError(
+                    f"{spec.role} {engine} spans {len(workers)} nodes; its engine backend starts engines on "
+                    "one node only. Lower devices_per_engine to what one node has"
+                )
+        self._replicas = {
+            engine: Replica(
+                role=spec.role,
+                engine=engine,
+                workers=tuple(WorkerRecord(slot=slot, handle=factory(slot)) for slot in workers),
+                emit=emit,
+            )
+            for engine, workers in slots.items()
+        }
+
+    # --- what is known ------------------------------------------------------------------
+
+    def view(self) -> ModelView:
+        """The model as discovery shows it."""
+        return ModelView(
+            served_model_name=self._spec.served_model_name,
+            weight_source=self._spec.weight_source,
+            weight_version=self._spec.weight_version,
+            engines=tuple(
+                EngineView(
+                    engine_id=replica.engine,
+                    base_url=replica.base_url,
+                    state=replica.state,
+                    generation=replica.generation,
+                )
+                for replica in self._replicas.values()
+            ),
+        )
+
+    def status(self) -> list[dict[str, Any]]:
+        """Every replica as JSON values, for people. Asks no worker."""
+        return [
+            {
+                "engine": replica.engine,
+                "model": self._spec.model,
+                "state": replica.state.value,
+                "reason": replica.reason,
+                "generation": replica.generation,
+                "incarnation": replica.incarnation,
+                "base_url": replica.base_url,
+                "pid": replica.started.pid if replica.started is not None else None,
+                "node": replica.workers[0].slot.node_ip,
+                "devices": list(replica.workers[0].slot.device_ids),
+                "resident_bytes": replica.resident_bytes,
+                "log": str(replica.started.log_path) if replica.started is not None else None,
+                "fence": replica.fence,
+                "vacant": replica.vacant,
+            }
+            for replica in self._replicas.values()
+        ]
+
+    # --- commands -----------------------------------------------------------------------
+
+    async def start(self) -> Outcomes:
+        """Start every replica that isn't running, in parallel; each is READY as soon as it can be.
+
+        Repeats do nothing for those that are READY or SLEEPING.
+        """
+        prepare = Deadline.after(self._clock, self._times.prepare_s)
+
+        async def body() -> Outcomes:
+            self._wanted = Wanted.AWAKE
+            await asyncio.gather(
+                *(self._driver.prepare(replica, prepare) for replica in self._in(ReplicaState.STARTING))
+            )
+            deadline = Deadline.after(self._clock, self._times.start_s)
+            return await self._each(
+                self._replicas.values(), lambda replica: self._start_one(replica, deadline)
+            )
+
+        return await self._exclusive("start", prepare, body)
+
+    async def onload(self, token: FencingToken, deadline: Deadline) -> Outcomes:
+        """Wake every replica, and rebuild those that failed; all of them become READY, or none.
+
+        A replica that did come back when another did not is offloaded again if its weights are
+        versioned, else stopped: the caller has no lease that it could serve under.
+        """
+        self._gate.admit(token, f"onload of {self._name}")
+        return await self._exclusive("onload", deadline, lambda: self._onload(deadline), token)
+
+    async def offload(self, token: FencingToken, deadline: Deadline) -> Outcomes:
+        """Put every replica to sleep; a failed one is rebuilt first, so that it can sleep.
+
+        Confirmed is a replica that proved its release; SLEEPING ones do nothing.
+        """
+        self._gate.admit(token, f"offload of {self._name}")
+        if not self._spec.can_sleep:
+            raise CapabilityError(f"{self._name}: its engine backend can't put engines to sleep")
+        return await self._exclusive("offload", deadline, lambda: self._offload(deadline), token)
+
+    async def retract(self, token: FencingToken, deadline: Deadline) -> Outcomes:
+        """Undo an onload because another model of the role failed in it."""
+        self._gate.admit(token, f"retraction of {self._name}")
+
+        async def body() -> Outcomes:
+            self._wanted = Wanted.ASLEEP
+            ready = self._in(ReplicaState.READY)
+            return await self._take_back(ready, "another model of the role did not wake", deadline)
+
+        return await self._exclusive("retract", deadline, body, token)
+
+    async def stop(self, selector: str, deadline: Deadline) -> Outcomes:
+        """Stop one replica for good, by its engine id or any URL it has had.
+
+        Raises:
+            EngineError: there is no such replica.
+        """
+        found = [r for r in self._replicas.values() if selector == r.engine or selector in r.urls]
+        if not found:
+            known = ", ".join(self._replicas) or "none"
+            raise EngineError(f"{self._name}: no replica is or was {selector!r}; there is {known}")
+        return await self._exclusive("stop", deadline, lambda: self._stop(found, deadline))
+
+    async def shutdown(self, deadline: Deadline) -> Outcomes:
+        """Stop every replica for good, interrupting whatever runs.
+
+        A replica whose end is not confirmed stays as a pending record that the next call retries;
+        one whose worker died is not called again.
+        """
+        self._closing = True
+        if self._active is not None:
+            self._active.cancel()
+        return await self._exclusive(
+            "shutdown", deadline, lambda: self._stop(self._replicas.values(), deadline)
+        )
+
+    def confirm_vacant(self, engine: EngineId, evidence: str) -> None:
+        """Lift a fence: an operator has proved that no engine process and no memory of it is left.
+
+        The dead worker is replaced; the replica is rebuilt like any other failed one.
+
+        Raises:
+            EngineError: there is no such replica, or it isn't fenced.
+        """
+        replica = self._replicas.get(engine)
+        if replica is None or replica.fence is None:
+            raise EngineError(f"{self._name}: {engine} is not fenced, so there is nothing to confirm")
+        logger.warning("%s: fence of %s lifted on the operator's word: %s", self._name, engine, evidence)
+        replica.fence = None
+        for worker in replica.workers:
+            worker.evidence = evidence
+            if replica.state is not ReplicaState.STOPPING:
+                worker.handle = self._factory(worker.slot)
+
+    # --- recovery -----------------------------------------------------------------------
+
+    async def reconcile_once(self) -> None:
+        """Look at every replica that should be well, and repair what failed.
+
+        Looking runs beside commands; repairing waits for the next round if a command runs.
+        """
+        if self._closing:
+            return
+        before = [replica.ticket() for replica in self._replicas.values()]
+        await asyncio.gather(
+            *(self._driver.probe(r) for r in self._in(ReplicaState.READY, ReplicaState.SLEEPING))
+        )
+        if before != [replica.ticket() for replica in self._replicas.values()]:
+            await self._publish()
+        failed = [replica for replica in self._in(ReplicaState.FAILED) if replica.fence is None]
+        if not failed or self._lock.locked() or self._closing:
+            return
+
+        async def body() -> Outcomes:
+            await asyncio.gather(*(self._repair(replica) for replica in failed))
+            return ()
+
+        await self._exclusive("repair", Deadline.after(self._clock, self._times.start_s), body)
+
+    async def _repair(self, replica: Replica) -> None:
+        """Make certain that the old engine is gone; start a new one if that is allowed now."""
+        if not await self._driver.end(replica, Deadline.after(self._clock, self._times.stop_s)):
+            return
+        may_start = self._wanted is Wanted.AWAKE or not self._spec.shared
+        if not may_start or self._clock.now_s() < replica.rebuild_not_before_s:
+            return
+        outcome = await self._start_one(replica, Deadline.after(self._clock, self._times.start_s))
+        if outcome.confirmed and self._wanted is Wanted.ASLEEP:
+            replica.enter_state(ReplicaState.DRAINING, "rebuilt while its role sleeps")
+            outcome = await self._sleep_one(replica, Deadline.after(self._clock, self._times.stop_s))
+        if not outcome.confirmed:
+            logger.warning("%s was not rebuilt: %s", replica.engine, outcome.detail)
+
+    # --- onload, offload ----------------------------------------------------------------
+
+    async def _onload(self, deadline: Deadline) -> Outcomes:
+        self._wanted = Wanted.AWAKE
+        work = deadline.share(0.75)  # the rest is for taking back a part that succeeded
+        attempts = await asyncio.gather(*(self._restore(r, work) for r in self._replicas.values()))
+        failed = [attempt for attempt in attempts if not attempt.succeeded]
+        restored = [attempt.replica for attempt in attempts if attempt.succeeded]
+        if not failed:
+            for replica in restored:
+                _open(replica, "onloaded")
+            return tuple(_outcome(replica, confirmed=True) for replica in restored)
+        self._wanted = Wanted.ASLEEP
+        names = ", ".join(attempt.replica.engine for attempt in failed)
+        taken_back = await self._take_back(restored, f"{names} did not wake", deadline)
+        return taken_back + tuple(
+            _outcome(attempt.replica, confirmed=False, detail=attempt.problem) for attempt in failed
+        )
+
+    async def _restore(self, replica: Replica, deadline: Deadline) -> Attempt:
+        """Bring one replica to where it can be opened, without opening it."""
+        match replica.state:
+            case ReplicaState.READY:
+                return Attempt(replica=replica, ticket=replica.ticket())
+            case ReplicaState.SLEEPING:
+                return await self._driver.wake(replica, deadline)
+            case ReplicaState.FAILED | ReplicaState.STARTING:
+                return await self._driver.start(replica, deadline)
+            case _:
+                return Attempt(replica=replica, ticket=replica.ticket(), problem=f"it is {replica.state}")
+
+    async def _take_back(self, replicas: Sequence[Replica], why: str, deadline: Deadline) -> Outcomes:
+        """Undo the part of an onload that succeeded: its replicas may not keep the devices."""
+        if self._spec.weight_source is WeightSource.STATIC or not self._spec.can_sleep:
+            for replica in replicas:
+                replica.enter_state(ReplicaState.FAILED, f"taken back: {why}")
+            await self._publish()
+            return await self._each(replicas, lambda replica: self._end_one(replica, deadline))
+        for replica in replicas:
+            _open(replica, "restored")
+            replica.enter_state(ReplicaState.DRAINING, f"taken back: {why}")
+        await self._publish()
+        return await self._each(replicas, lambda replica: self._sleep_one(replica, deadline))
+
+    async def _end_one(self, replica: Replica, deadline: Deadline) -> ReplicaOutcome:
+        ended = await self._driver.end(replica, deadline)
+        return _outcome(replica, confirmed=ended, detail=replica.evidence if ended else None)
+
+    async def _offload(self, deadline: Deadline) -> Outcomes:
+        # Until the offload has ended the role has the devices: a failed replica is restored now, so
+        # that it can sleep like the others.
+        restart = deadline.share(0.6)
+        await asyncio.gather(*(self._start_one(r, restart) for r in self._in(ReplicaState.FAILED)))
+        self._wanted = Wanted.ASLEEP
+        for replica in self._in(ReplicaState.READY):
+            replica.enter_state(ReplicaState.DRAINING, "offload")
+        # Discovery first: a request that is routed after the pause would be aborted.
+        await self._publish()
+        return await self._each(
+            self._replicas.values(), lambda replica: self._settle_asleep(replica, deadline)
+        )
+
+    async def _settle_asleep(self, replica: Replica, deadline: Deadline) -> ReplicaOutcome:
+        """Put one replica to sleep; one whose engine died over it is restored once, to sleep then."""
+        if replica.state is ReplicaState.SLEEPING:
+            return _outcome(replica, confirmed=True)
+        if replica.state is not ReplicaState.DRAINING:
+            return _outcome(replica, confirmed=False)
+        attempt = await self._driver.sleep(replica, deadline)
+        if attempt.succeeded or not attempt.proved_gone:
+            return _outcome(replica, confirmed=attempt.succeeded, detail=attempt.problem)
+        restarted = await self._start_one(replica, deadline.share(0.6))
+        if not restarted.confirmed:
+            return restarted
+        replica.enter_state(ReplicaState.DRAINING, "offload")
+        return await self._sleep_one(replica, deadline)
+
+    async def _sleep_one(self, replica: Replica, deadline: Deadline) -> ReplicaOutcome:
+        attempt = await self._driver.sleep(replica, deadline)
+        return _outcome(replica, confirmed=attempt.succeeded, detail=attempt.problem)
+
+    # --- start, stop --------------------------------------------------------------------
+
+    async def _start_one(self, replica: Replica, deadline: Deadline) -> ReplicaOutcome:
+        if replica.state in {ReplicaState.READY, ReplicaState.SLEEPING}:
+            return _outcome(replica, confirmed=True)
+        if replica.state not in {ReplicaState.STARTING, ReplicaState.FAILED}:
+            return _outcome(replica, confirmed=False)
+        attempt = await self._driver.start(replica, deadline)
+        if attempt.succeeded:
+            _open(replica, "started")
+            await self._publish()
+        return _outcome(replica, confirmed=attempt.succeeded, detail=attempt.problem)
+
+    async def _stop(self, replicas: Iterable[Replica], deadline: Deadline) -> Outcomes:
+        chosen = list(replicas)
+        for replica in chosen:
+            if replica.state in {ReplicaState.STARTING, ReplicaState.DRAINING, ReplicaState.ONLOADING}:
+                replica.enter_state(ReplicaState.FAILED, "stopped before it had ended")
+            if replica.state is not ReplicaState.STOPPING:
+                replica.enter_state(ReplicaState.STOPPING, "stop")
+        await self._publish()
+        outcomes = await self._each(chosen, lambda replica: self._stop_one(replica, deadline))
+        await self._publish()
+        return outcomes
+
+    async def _stop_one(self, replica: Replica, deadline: Deadline) -> ReplicaOutcome:
+        if not await self._driver.end(replica, deadline):
+            return _outcome(replica, confirmed=False, detail=f"its end is not confirmed: {replica.account}")
+        for worker in replica.workers:
+            await worker.handle.dispose()
+        # The table has no state after STOPPING: a replica that is confirmed gone is forgotten.
+        self._replicas.pop(replica.engine, None)
+        return _outcome(replica, confirmed=True, detail=replica.evidence)
+
+    # --- one command at a time ----------------------------------------------------------
+
+    async def _each(
+        self, replicas: Iterable[Replica], act: Callable[[Replica], Coroutine[Any, Any, ReplicaOutcome]]
+    ) -> Outcomes:
+        return tuple(await asyncio.gather(*(act(replica) for replica in list(replicas))))
+
+    async def _exclusive(
+        self,
+        doing: str,
+        deadline: Deadline,
+        body: Callable[[], Coroutine[Any, Any, Outcomes]],
+        token: FencingToken | None = None,
+    ) -> Outcomes:
+        """Run a command's body as the only one; one that can't begin in time reports that."""
+        try:
+            await deadline.bound(self._lock.acquire(), f"{doing} of {self._name}, waiting for {self._doing},")
+        except DeadlineExceededError as error:
+            return self._all_unconfirmed(str(error))
+        try:
+            if self._closing and doing != "shutdown":
+                raise EngineError(f"{doing} of {self._name} refused: it is shutting down")
+            if token is not None:
+                # A later command may have passed while this one waited for its turn.
+                self._gate.admit(token, f"{doing} of {self._name}")
+            self._active, self._doing = asyncio.ensure_future(body()), doing
+            try:
+                outcomes = await self._active
+            except asyncio.CancelledError:
+                if self._closing and self._active.cancelled() and not _being_cancelled():
+                    return self._all_unconfirmed(f"{doing} was interrupted by a shutdown")
+                raise
+            await self._publish()
+            return outcomes
+        finally:
+            self._active, self._doing = None, ""
+            self._lock.release()
+
+    def _all_unconfirmed(self, why: str) -> Outcomes:
+        return tuple(_outcome(replica, confirmed=False, detail=why) for replica in self._replicas.values())
+
+    def _in(self, *states: ReplicaState) -> list[Replica]:
+        return [replica for replica in self._replicas.values() if replica.state in states]
+
+    @property
+    def _name(self) -> str:
+        return f"{self._spec.role} {self._spec.model}"
+
+
+def _open(replica: Replica, reason: str) -> None:
+    if replica.state is not ReplicaState.READY:
+        replica.enter_state(ReplicaState.READY, reason)
+
+
+def _outcome(replica: Replica, *, confirmed: bool, detail: str | None = None) -> ReplicaOutcome:
+    return ReplicaOutcome(
+        engine=replica.engine, state=replica.state, confirmed=confirmed, detail=detail or replica.account
+    )
+
+
+def _being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

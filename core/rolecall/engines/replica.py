@@ -1,0 +1,165 @@
+"""One logical replica: its state, its incarnation, its workers, and the one door between states.
+
+Owned by the model's manager; nobody else changes it. :meth:`Replica.enter_state` is the only way
+to another state: it asks the transition table, logs, and emits ``replica.state``.
+
+A :class:`Ticket` names a moment in a replica's life. Whoever awaits something for a replica takes
+one before and checks it after: when the state or the incarnation has changed meanwhile, the
+result belongs to the past and is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from attrs import define, frozen
+
+from rolecall.engines.fencing import Stamp
+from rolecall.engines.replica_state import ReplicaState, next_state
+from rolecall.engines.worker_handle import Started, WorkerHandle, WorkerSlot
+from rolecall.events.event import Emit
+from rolecall.ids import EngineId, FencingToken, RoleName
+
+logger = logging.getLogger(__name__)
+
+
+@frozen(kw_only=True)
+class Ticket:
+    """A replica as it was: valid until it enters another state or incarnation."""
+
+    incarnation: int
+    changes: int
+
+
+@define(kw_only=True)
+class WorkerRecord:
+    """One worker of a replica. ``evidence`` says why no engine process of it can be left;
+    None while there is, or may be, one."""
+
+    slot: WorkerSlot
+    handle: WorkerHandle
+    evidence: str | None = None
+
+
+class Replica:
+    """Made in STARTING, as incarnation 1 and generation 1.
+
+    workers: the head first, then the followers of a replica that spans nodes.
+    generation: rises with every new endpoint; what discovery shows.
+    incarnation: number of the engine start; what commands and late answers are judged by.
+    urls: every URL the replica has had, the present one last.
+    fence: why an operator must act before anything may be started here; None: nothing.
+    """
+
+    def __init__(
+        self, *, role: RoleName, engine: EngineId, workers: tuple[WorkerRecord, ...], emit: Emit
+    ) -> None:
+        self.engine = engine
+        self.workers = workers
+        self.generation = 1
+        self.incarnation = 1
+        self.urls: list[str] = []
+        self.started: Started | None = None
+        self.fence: str | None = None
+        self.resident_bytes: int | None = None
+        self.failed_probes = 0
+        self.failed_starts = 0
+        self.rebuild_not_before_s = 0.0
+        self._role = role
+        self._emit = emit
+        self._changes = 0
+        self._state = ReplicaState.STARTING
+        self._reason = ""
+        self._tell(None, "created")
+
+    @property
+    def state(self) -> ReplicaState:
+        return self._state
+
+    @property
+    def reason(self) -> str:
+        """Why the replica is in its state."""
+        return self._reason
+
+    @property
+    def head(self) -> WorkerHandle:
+        return self.workers[0].handle
+
+    @property
+    def base_url(self) -> str | None:
+        """Where the running incarnation answers; None before it has started."""
+        return self.started.base_url if self.started is not None else None
+
+    @property
+    def vacant(self) -> bool:
+        """True when there is evidence that no engine process of this replica is left."""
+        return all(worker.evidence is not None for worker in self.workers)
+
+    @property
+    def evidence(self) -> str:
+        return "; ".join(worker.evidence for worker in self.workers if worker.evidence is not None)
+
+    @property
+    def account(self) -> str:
+        """Why the replica is as it is: the fence if there is one, else the reason of its state."""
+        return self.fence or self._reason
+
+    def enter_state(self, wanted: ReplicaState, reason: str) -> None:
+        """Change the state, log it and emit ``replica.state``.
+
+        Raises:
+            TransitionError: the change is not in the table.
+        """
+        before, self._state = self._state, next_state(self._state, wanted)
+        self._changes += 1
+        self.failed_probes = 0
+        self._tell(before, reason)
+
+    def begin_incarnation(self, reason: str) -> None:
+        """Enter STARTING as a new incarnation with a higher generation and no endpoint."""
+        next_state(self._state, ReplicaState.STARTING)  # refuse before anything has changed
+        self.incarnation += 1
+        self.generation += 1
+        self.started = None
+        self.enter_state(ReplicaState.STARTING, reason)
+        for worker in self.workers:
+            worker.evidence = None
+
+    def record_start(self, started: Started) -> None:
+        """Take over what the started engine says of itself."""
+        self.started = started
+        self.failed_starts = 0
+        self.resident_bytes = started.memory.resident_bytes
+        if started.base_url not in self.urls[-1:]:
+            self.urls.append(started.base_url)
+
+    def ticket(self) -> Ticket:
+        return Ticket(incarnation=self.incarnation, changes=self._changes)
+
+    def is_current(self, ticket: Ticket) -> bool:
+        return ticket == self.ticket()
+
+    def stamp(self, token: FencingToken) -> Stamp:
+        return Stamp(incarnation=self.incarnation, token=token)
+
+    def _tell(self, before: ReplicaState | None, reason: str) -> None:
+        self._reason = reason
+        logger.info(
+            "%s %s: %s → %s (%s), generation %d, incarnation %d",
+            self._role,
+            self.engine,
+            before or "new",
+            self._state,
+            reason,
+            self.generation,
+            self.incarnation,
+        )
+        self._emit(
+            "replica.state",
+            role=self._role,
+            engine=self.engine,
+            reason=reason,
+            generation=self.generation,
+            incarnation=self.incarnation,
+            **{"from": before and before.value, "to": self._state.value},
+        )

@@ -1,0 +1,148 @@
+"""The port between a model's manager and one worker.
+
+A *worker* sits beside the devices of one node of a replica and owns at most one engine process.
+The manager commands it through :class:`WorkerHandle`: a Ray actor's client in a job, the engine
+host itself in tests. Values are picklable.
+
+What an error means is decided here, once:
+
+* :class:`WorkerDiedError`: the worker is gone for certain. What its engine did is not known.
+* :class:`WorkerUnavailableError`, :class:`~rolecall.engines.deadline.DeadlineExceededError`: no
+  answer. Nothing is known; the call may have been executed, may still be, and may never be.
+* any other :class:`~rolecall.errors.RolecallError`: the worker answered, and this is its answer.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from attrs import frozen
+
+from rolecall.engines.deadline import Deadline
+from rolecall.engines.fencing import Stamp
+from rolecall.engines.handover import SleepProof
+from rolecall.errors import EngineError
+from rolecall.ids import EngineId
+from rolecall.interfaces.engine_backend import MemoryReport
+
+
+class WorkerDiedError(EngineError):
+    """The worker's process is confirmed dead. Its engine may have survived it."""
+
+
+class WorkerUnavailableError(EngineError):
+    """The worker did not answer. It is not known to be dead."""
+
+
+class EngineExitedError(EngineError):
+    """The engine's process ended while a command ran on it."""
+
+
+@frozen(kw_only=True)
+class WorkerSlot:
+    """Where one worker of a replica belongs: the node and devices of its bundles, as bound.
+
+    bundles: bundle indices in the placement group of ``pool_id``.
+    """
+
+    engine: EngineId
+    node_rank: int
+    node_id: str
+    node_ip: str
+    pool_id: str
+    bundles: tuple[int, ...]
+    device_ids: tuple[str, ...]
+
+
+@frozen(kw_only=True)
+class Started:
+    """A started engine: where it answers and what it holds."""
+
+    base_url: str
+    pid: int
+    memory: MemoryReport
+    log_path: Path
+
+
+@frozen(kw_only=True)
+class WorkerHealth:
+    """What a worker sees of its engine; looking changes nothing.
+
+    exit_code: of a process that has ended (negative: signal); None while it runs, or if there is
+        none.
+    alive: the engine answered as it should.
+    running: requests it works on; None if it could not say.
+    """
+
+    incarnation: int
+    has_engine: bool
+    exit_code: int | None
+    alive: bool
+    running: int | None
+    detail: str
+
+
+@frozen(kw_only=True)
+class WorkerDescription:
+    """A worker as its own word, for people and for recovery."""
+
+    node_ip: str
+    worker_pid: int
+    incarnation: int
+    condition: str
+    engine_pid: int | None
+    base_url: str | None
+    log_path: str | None
+
+
+class WorkerHandle(Protocol):
+    """One worker. Every call ends by its deadline; commands carry a :class:`Stamp`."""
+
+    async def prepare(self, deadline: Deadline) -> None:
+        """Load the backend and get the model's files; may download. Repeats are cheap."""
+        ...
+
+    async def start(self, stamp: Stamp, weight_version: str | None, deadline: Deadline) -> Started:
+        """Start an engine as ``stamp.incarnation``; it can generate when this returns.
+
+        Raises:
+            EngineStartError: it did not become ready; no process of it is left.
+        """
+        ...
+
+    async def sleep(self, stamp: Stamp, grace_s: float, deadline: Deadline) -> SleepProof:
+        """Drain, release, prove. Asleep already: measures again and returns the proof."""
+        ...
+
+    async def wake(self, stamp: Stamp, weight_version: str | None, deadline: Deadline) -> MemoryReport:
+        """Resume and verify. Awake already: measures again."""
+        ...
+
+    async def health(self, *, generate: bool, deadline: Deadline) -> WorkerHealth:
+        """Look at the engine's process and ask it; ``generate`` also runs one token."""
+        ...
+
+    async def stop(self, stamp: Stamp, deadline: Deadline) -> str:
+        """End the engine and return the evidence that no process of it is left.
+
+        Interrupts a running command. No engine: the evidence says so. Repeats are safe.
+
+        Raises:
+            EngineError: a process is left.
+        """
+        ...
+
+    async def describe(self, deadline: Deadline) -> WorkerDescription:
+        """What the worker knows of itself."""
+        ...
+
+    async def dispose(self) -> None:
+        """Let go of the worker itself, after its engine was confirmed gone."""
+        ...
+
+
+class WorkerFactory(Protocol):
+    """Makes the worker of a slot; returns at once, the worker may still be coming up."""
+
+    def __call__(self, slot: WorkerSlot) -> WorkerHandle: ...
