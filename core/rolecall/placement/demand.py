@@ -15,7 +15,7 @@ from rolecall.interfaces.engine_backend import Capability
 from rolecall.placement.plan import ModelDemand, PlacementJob, RoleDemand
 
 if TYPE_CHECKING:
-    from rolecall.config.resolve import ResolvedJob
+    from rolecall.config.resolved import ResolvedJob
     from rolecall.config.specs import ModelConfig
 
 

@@ -18,7 +18,7 @@ from rolecall.placement.occupancy import Occupancy
 from rolecall.placement.plan import PlacementJob, PlacementPlan
 
 if TYPE_CHECKING:
-    from rolecall.config.resolve import ResolvedJob
+    from rolecall.config.resolved import ResolvedJob
     from rolecall.interfaces.placement_mode import PlacementMode
 
 NO_FACTS = JobFacts()

@@ -1,0 +1,296 @@
+"""Plans bound to probed bundles: every refusal, and that the order of bundles never matters."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolecall.api import (
+    EngineId,
+    ModelId,
+    Phase,
+    PlacementPlan,
+    Pool,
+    Refusal,
+    ReplicaPlacement,
+    RoleName,
+)
+from rolecall.errors import PlacementRefused
+from rolecall.placement.binding import BoundPlan, BundleProbe, bind
+
+
+def replica(role: str, *bundles: int, index: int = 0, pool: str = "p") -> ReplicaPlacement:
+    return ReplicaPlacement(
+        engine=EngineId(f"m/replica-{index}"),
+        role=RoleName(role),
+        model=ModelId("m"),
+        pool_id=pool,
+        bundles=bundles,
+    )
+
+
+def plan(
+    *replicas: ReplicaPlacement, devices: int = 8, per_node: int = 8, resource: str = "GPU", pools: str = "p"
+) -> PlacementPlan:
+    roles = dict.fromkeys(one.role for one in replicas)
+    return PlacementPlan(
+        mode="some",
+        pools=tuple(
+            Pool(pool_id=pool, resource=resource, devices=devices, devices_per_node=per_node)
+            for pool in pools
+        ),
+        replicas=replicas,
+        phases=tuple(Phase(name=role, roles=(role,)) for role in roles),
+    )
+
+
+def probes(*nodes: Sequence[int | str | None], pool: str = "p") -> list[BundleProbe]:
+    """Bundles counted through the nodes; each node is given as its bundles' device ids."""
+    found: list[BundleProbe] = []
+    for number, devices in enumerate(nodes):
+        for device in devices:
+            found.append(
+                BundleProbe(
+                    pool_id=pool,
+                    bundle=len(found),
+                    node_id=f"node{number}",
+                    node_ip=f"10.0.0.{number + 1}",
+                    device_ids=() if device is None else (str(device),),
+                )
+            )
+    return found
+
+
+def refusals(planned: PlacementPlan, found: Sequence[BundleProbe]) -> list[Refusal]:
+    with pytest.raises(PlacementRefused) as refused:
+        bind(planned, found)
+    return list(refused.value.refusals)
+
+
+def bound_or_codes(planned: PlacementPlan, found: Sequence[BundleProbe]) -> BoundPlan | set[str]:
+    try:
+        return bind(planned, found)
+    except PlacementRefused as refused:
+        return {refusal.code for refusal in refused.refusals}
+
+
+def shuffled(found: Sequence[BundleProbe], seed: int) -> list[BundleProbe]:
+    """The same devices behind other bundle indices, reported in another order."""
+    indices = [probe.bundle for probe in found]
+    chance = random.Random(seed)
+    chance.shuffle(indices)
+    renumbered = [evolve(probe, bundle=index) for probe, index in zip(found, indices, strict=True)]
+    chance.shuffle(renumbered)
+    return renumbered
+
+
+def devices(bound: BoundPlan) -> list[list[tuple[str, tuple[str, ...]]]]:
+    return [[(worker.node_id, worker.device_ids) for worker in one.workers] for one in bound.replicas]
+
+
+# --- binding ----------------------------------------------------------------------------
+
+
+@given(seed=st.integers(0, 10_000))
+def test_devices_do_not_depend_on_the_order_of_bundles(seed: int) -> None:
+    planned = plan(
+        replica("writer", 0, 1, 2, 3), replica("writer", *range(4, 8), index=1), replica("judge", 8, 9),
+        replica("judge", 11, index=1), devices=12, per_node=8,
+    )  # fmt: skip
+    found = probes([4, 5, 6, 7], [0, 1, 2, 3, 4, 5, 6, 7])
+    bound = bind(planned, shuffled(found, seed))
+    assert devices(bound) == [
+        [("node1", ("0", "1", "2", "3"))],
+        [("node1", ("4", "5", "6", "7"))],
+        [("node0", ("4", "5"))],
+        [("node0", ("7",))],
+    ]
+
+
+@given(seed=st.integers(0, 10_000))
+def test_a_worker_names_the_real_bundles_of_its_devices(seed: int) -> None:
+    found = shuffled(probes(range(8)), seed)
+    by_bundle = {probe.bundle: probe.device_ids[0] for probe in found}
+    bound = bind(plan(replica("writer", 2, 3, 4)), found)
+    (worker,) = bound.replicas[0].workers
+    assert worker.device_ids == ("2", "3", "4")
+    assert tuple(by_bundle[bundle] for bundle in worker.bundles) == worker.device_ids
+
+
+def test_physical_ids_need_not_start_at_zero() -> None:
+    bound = bind(plan(replica("writer", 0, 1), replica("judge", 2, 3), devices=4), probes([4, 5, 6, 7]))
+    assert devices(bound) == [[("node0", ("4", "5"))], [("node0", ("6", "7"))]]
+
+
+def test_ten_comes_after_nine() -> None:
+    found = probes(["10", "9", "8", "11"])
+    bound = bind(plan(replica("writer", 0, 1, 2, 3), devices=4), found)
+    assert devices(bound) == [[("node0", ("8", "9", "10", "11"))]]
+
+
+def test_a_replica_across_nodes_gets_a_worker_a_node() -> None:
+    planned = plan(replica("writer", *range(8)), replica("judge", 8, 9, 10, 11), devices=12, per_node=4)
+    bound = bind(planned, probes(range(4), range(4), range(4)))
+    assert devices(bound)[0] == [
+        ("node0", ("0", "1", "2", "3")),
+        ("node1", ("0", "1", "2", "3")),
+    ]
+    assert [one.placement.role for one in bound.replicas_of(RoleName("judge"))] == ["judge"]
+
+
+def test_workers_reserve_what_the_plan_says_for_their_own_bundle() -> None:
+    """The worker's actor sits on its first bundle: planned 0 is shared, 2 is not."""
+    planned = plan(replica("writer", 0, 1), replica("writer", 2, index=1), replica("judge", 0), devices=3)
+    bound = bind(planned, shuffled(probes(range(3)), 7))
+    assert [one.workers[0].reservation for one in bound.replicas] == [0.5, 1.0, 0.5]
+
+
+def test_devices_that_ray_does_not_name_are_numbered_on_each_node_over_all_pools() -> None:
+    planned = plan(
+        replica("writer", 0, 1), replica("judge", 0, 1, pool="q"), devices=2, resource="slot", pools="pq"
+    )
+    found = [*probes([None, None]), *probes([None, None], pool="q")]
+    bound = bind(planned, found[::-1])
+    assert devices(bound) == [[("node0", ("0", "1"))], [("node0", ("2", "3"))]]
+    assert bound == bind(planned, found)
+
+
+# --- refusals ---------------------------------------------------------------------------
+
+
+def test_a_duplicate_bundle_is_refused() -> None:
+    found = probes([0, 1])
+    (refusal,) = refusals(
+        plan(replica("writer", 0), devices=2), [*found, evolve(found[1], device_ids=("5",))]
+    )
+    assert refusal.code == "duplicate-bundle"
+    assert 'bundle 1 of pool "p" reported 2 times' in refusal.message
+
+
+@pytest.mark.parametrize("bundle", [-1, 2])
+def test_an_unknown_bundle_is_refused(bundle: int) -> None:
+    found = probes([0, 1, 2])
+    (refusal,) = refusals(
+        plan(replica("writer", 0), devices=2), [*found[:2], evolve(found[2], bundle=bundle)]
+    )
+    assert refusal.code == "unknown-bundle"
+    assert f"bundle {bundle} reported" in refusal.message
+
+
+def test_an_unknown_pool_is_refused() -> None:
+    (refusal,) = refusals(
+        plan(replica("writer", 0), devices=1), [*probes([0]), *probes([1], pool="stranger")]
+    )
+    assert refusal.code == "unknown-pool"
+    assert 'pool "stranger"' in refusal.message
+
+
+def test_a_slice_outside_the_group_is_refused_by_name() -> None:
+    planned = plan(replica("writer", 0, 1), replica("judge", 2, 3), devices=4)
+    (refusal,) = refusals(planned, probes([0, 1]))
+    assert refusal.code == "slice-outside-group"
+    assert "shows 2, without bundle 2-3" in refusal.message
+    assert "outside it: judge's m/replica-0 (bundle 2-3)" in refusal.message
+
+
+@pytest.mark.parametrize(("resource", "ids"), [("GPU", ()), ("GPU", ("1", "2")), ("slot", ("1", "2"))])
+def test_a_bundle_that_does_not_hold_exactly_one_device_is_refused(
+    resource: str, ids: tuple[str, ...]
+) -> None:
+    found = probes([0, 1])
+    (refusal,) = refusals(
+        plan(replica("writer", 0), devices=2, resource=resource), [found[0], evolve(found[1], device_ids=ids)]
+    )
+    assert refusal.code == "bundle-device-count"
+    assert "bundle 1" in refusal.message
+
+
+def test_two_bundles_on_one_device_are_refused_also_across_pools() -> None:
+    planned = plan(replica("writer", 0), replica("judge", 0, pool="q"), devices=1, pools="pq")
+    (refusal,) = refusals(planned, [*probes([3]), *probes([3], pool="q")])
+    assert refusal.code == "device-twice"
+    assert 'device 3 of node 10.0.0.1 is in several bundles: 0 of pool "p", 0 of pool "q"' in refusal.message
+
+
+def test_a_worker_on_two_nodes_is_refused() -> None:
+    planned = plan(replica("writer", 0, 1, 2, 3), devices=4, per_node=4)
+    (refusal,) = refusals(planned, probes([0, 1], [0, 1]))
+    assert (refusal.code, refusal.key) == ("worker-split", "roles.writer.models.m")
+    assert "node 10.0.0.1 (device 0, 1) and node 10.0.0.2 (device 0, 1)" in refusal.message
+
+
+def test_device_ids_of_a_worker_must_follow_one_another() -> None:
+    planned = plan(replica("writer", 0, 1), replica("judge", 2), devices=3)
+    (refusal,) = refusals(planned, probes([0, 2, 3]))
+    assert refusal.code == "devices-not-consecutive"
+    assert "(device 0, 2)" in refusal.message
+    bind(planned, probes([0, 1, 3]))
+
+
+def test_ids_that_are_no_numbers_have_no_order() -> None:
+    bound = bind(plan(replica("writer", 0, 1), devices=2), probes(["GPU-b", "GPU-a"]))
+    assert devices(bound) == [[("node0", ("GPU-a", "GPU-b"))]]
+
+
+def test_a_replica_that_uses_one_node_twice_is_refused() -> None:
+    planned = plan(replica("writer", *range(8)), devices=8, per_node=4)
+    (refusal,) = refusals(planned, probes(range(8)))
+    assert refusal.code == "node-twice"
+    assert "over 2 nodes, but 2 of its workers are on node 10.0.0.1" in refusal.message
+
+
+def test_all_refusals_come_at_once() -> None:
+    planned = plan(replica("writer", 0, 1), replica("judge", 2, 3), replica("scorer", 4, 5), devices=6)
+    assert [refusal.code for refusal in refusals(planned, probes([0, 2, 4], [1, 1, 3]))] == [
+        "device-twice",
+        "devices-not-consecutive",
+        "worker-split",
+        "devices-not-consecutive",
+    ]
+
+
+@given(
+    counts=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    per_node=st.integers(1, 5),
+    engine=st.integers(1, 5),
+    seed=st.integers(0, 99),
+)
+def test_whatever_is_bound_is_sound(counts: list[int], per_node: int, engine: int, seed: int) -> None:
+    """Random clusters against random engine sizes: bound or refused, never bound wrongly."""
+    total = sum(counts)
+    engine = min(engine, per_node)
+    starts = [start for start in range(0, total, engine) if start % per_node + engine <= per_node]
+    planned = plan(
+        *(
+            replica("writer", *range(start, start + engine), index=index)
+            for index, start in enumerate(starts)
+            if start + engine <= total
+        ),
+        devices=total,
+        per_node=per_node,
+    )
+    found = shuffled(probes(*(range(count) for count in counts)), seed)
+    bound = bound_or_codes(planned, found)
+    if not isinstance(bound, BoundPlan):
+        assert bound == {"worker-split"}
+        return
+    where = {probe.bundle: (probe.node_id, probe.device_ids[0]) for probe in found}
+    taken = [
+        (worker.node_id, device)
+        for one in bound.replicas
+        for worker in one.workers
+        for device in worker.device_ids
+    ]
+    assert len(taken) == len(set(taken))
+    for one in bound.replicas:
+        (worker,) = one.workers
+        assert [where[bundle] for bundle in worker.bundles] == [
+            (worker.node_id, device) for device in worker.device_ids
+        ]
+        numbers = [int(device) for device in worker.device_ids]
+        assert numbers == list(range(numbers[0], numbers[0] + engine))

@@ -1,0 +1,104 @@
+"""The one rule of alignment, and the one formula of reservations."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolecall.api import ModelDemand, ModelId, RoleDemand, RoleName, place_role
+from rolecall.placement.layout import aligned_start
+from rolecall.placement.plan import reservation_share
+from rolecall.placement.wording import bundle_runs
+
+
+def demand(*engines: tuple[int, int], role: str = "writer") -> RoleDemand:
+    """A role with a model for each (replicas, devices per engine)."""
+    return RoleDemand(
+        role=RoleName(role),
+        deferrable=True,
+        models=tuple(
+            ModelDemand(
+                model=ModelId(f"m{index}"),
+                replicas=replicas,
+                devices_per_engine=devices,
+                tensor_parallel=devices,
+                pipeline_parallel=1,
+            )
+            for index, (replicas, devices) in enumerate(engines)
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("free_from", "devices", "per_node", "start"),
+    [
+        (0, 8, 8, 0),
+        (4, 4, 8, 4),
+        (5, 4, 8, 8),
+        (7, 1, 8, 7),
+        (1, 16, 8, 8),
+        (8, 16, 8, 8),
+        (3, 1, 1, 3),
+        (3, 4, 1, 3),
+    ],
+)
+def test_an_engine_starts_at_the_first_bundle_where_it_does_not_straddle(
+    free_from: int, devices: int, per_node: int, start: int
+) -> None:
+    assert aligned_start(free_from, devices, per_node) == start
+
+
+def test_engines_follow_the_file_and_skip_the_end_of_a_node() -> None:
+    laid = place_role(demand((2, 3), (1, 2)), pool_id="pool", start=1, devices_per_node=4)
+    assert [replica.bundles for replica in laid.replicas] == [(1, 2, 3), (4, 5, 6), (8, 9)]
+    assert [replica.engine for replica in laid.replicas] == ["m0/replica-0", "m0/replica-1", "m1/replica-0"]
+    assert (laid.start, laid.stop) == (1, 10)
+
+
+@given(
+    engines=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 8)), min_size=1, max_size=4),
+    start=st.integers(0, 20),
+    per_node=st.integers(8, 10),
+)
+def test_no_engine_straddles_and_no_bundle_is_given_twice(
+    engines: list[tuple[int, int]], start: int, per_node: int
+) -> None:
+    laid = place_role(demand(*engines), pool_id="pool", start=start, devices_per_node=per_node)
+    used = [bundle for replica in laid.replicas for bundle in replica.bundles]
+    assert used == sorted(set(used))
+    assert start <= used[0]
+    assert used[-1] == laid.stop - 1
+    for replica in laid.replicas:
+        assert len({bundle // per_node for bundle in replica.bundles}) == 1
+
+
+@given(
+    nodes=st.integers(1, 3), replicas=st.integers(1, 3), start=st.integers(0, 9), per_node=st.integers(1, 4)
+)
+def test_engines_across_nodes_take_whole_nodes(nodes: int, replicas: int, start: int, per_node: int) -> None:
+    laid = place_role(
+        demand((replicas, nodes * per_node)), pool_id="pool", start=start, devices_per_node=per_node
+    )
+    for replica in laid.replicas:
+        touched = {bundle // per_node for bundle in replica.bundles}
+        assert len(touched) == nodes
+        assert len(replica.bundles) == nodes * per_node
+
+
+@given(st.integers(1, 10_000))
+def test_reservations_are_positive_and_sum_to_at_most_one_in_rays_unit(tenants: int) -> None:
+    share = reservation_share(tenants)
+    ten_thousandths = round(share * 10_000)
+    assert share == ten_thousandths / 10_000
+    assert 0 < ten_thousandths * tenants <= 10_000
+    assert (ten_thousandths + 1) * tenants > 10_000 - tenants
+
+
+def test_more_tenants_than_ray_can_tell_apart_get_nothing() -> None:
+    assert reservation_share(10_001) == 0.0
+
+
+def test_bundle_runs() -> None:
+    assert bundle_runs([]) == ""
+    assert bundle_runs([5, 3, 4, 9, 11, 12]) == "3-5, 9, 11-12"

@@ -1,0 +1,235 @@
+"""The three first-party modes: what they lay out, what they refuse, and what always holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolecall.api import (
+    ModelDemand,
+    ModelId,
+    PlacementJob,
+    PlacementMode,
+    PlacementPlan,
+    RoleDemand,
+    RoleName,
+)
+from rolecall.errors import PlacementRefused
+from rolecall.placement.preflight import plan_placement
+from rolecall_placement.decoupled import Decoupled
+from rolecall_placement.defer import Defer
+from rolecall_placement.split import Split
+
+MODES = [Decoupled(), Split(), Defer()]
+
+
+def role(name: str, *engines: tuple[int, int], deferrable: bool = True) -> RoleDemand:
+    return RoleDemand(
+        role=RoleName(name),
+        deferrable=deferrable,
+        models=tuple(
+            ModelDemand(
+                model=ModelId(f"m{index}"),
+                replicas=replicas,
+                devices_per_engine=devices,
+                tensor_parallel=devices,
+                pipeline_parallel=1,
+            )
+            for index, (replicas, devices) in enumerate(engines)
+        ),
+    )
+
+
+def job(*roles: RoleDemand, pool: int | None, per_node: int = 8) -> PlacementJob:
+    return PlacementJob(resource="slot", devices_per_node=per_node, pool_devices=pool, roles=roles)
+
+
+WRITER, JUDGE, SCORER = role("writer", (4, 1)), role("judge", (1, 2)), role("scorer", (2, 1))
+
+
+def bundles(plan: PlacementPlan, name: str) -> list[tuple[str, tuple[int, ...]]]:
+    return [(replica.pool_id, replica.bundles) for replica in plan.replicas_of(RoleName(name))]
+
+
+def test_decoupled_gives_each_role_a_pool_of_its_own_from_bundle_0() -> None:
+    plan = plan_placement(job(WRITER, JUDGE, SCORER, pool=None), Decoupled())
+    assert [(pool.pool_id, pool.devices) for pool in plan.pools] == [
+        ("writer", 4),
+        ("judge", 2),
+        ("scorer", 2),
+    ]
+    assert bundles(plan, "writer") == [("writer", (0,)), ("writer", (1,)), ("writer", (2,)), ("writer", (3,))]
+    assert bundles(plan, "judge") == [("judge", (0, 1))]
+    assert bundles(plan, "scorer") == [("scorer", (0,)), ("scorer", (1,))]
+    assert [phase.roles for phase in plan.phases] == [("writer", "judge", "scorer")]
+    assert plan.conflicts(RoleName("writer")) == frozenset()
+
+
+def test_split_lays_slices_side_by_side_in_file_order() -> None:
+    plan = plan_placement(job(WRITER, JUDGE, SCORER, pool=8), Split())
+    assert [pool.devices for pool in plan.pools] == [8]
+    assert [replica.bundles for replica in plan.replicas] == [(0,), (1,), (2,), (3,), (4, 5), (6,), (7,)]
+    assert [(phase.name, phase.roles) for phase in plan.phases] == [
+        ("inference", ("writer", "judge", "scorer"))
+    ]
+    assert plan.conflicts(RoleName("judge")) == frozenset()
+
+
+def test_defer_lets_roles_reuse_bundles_from_0_in_a_phase_each() -> None:
+    plan = plan_placement(job(WRITER, JUDGE, SCORER, pool=4), Defer())
+    assert bundles(plan, "judge") == [("shared", (0, 1))]
+    assert bundles(plan, "scorer") == [("shared", (0,)), ("shared", (1,))]
+    assert [(phase.name, phase.roles) for phase in plan.phases] == [
+        ("writer", ("writer",)),
+        ("judge", ("judge",)),
+        ("scorer", ("scorer",)),
+    ]
+    assert plan.conflicts(RoleName("writer")) == {"judge", "scorer"}
+    assert plan.reservation("shared", 0) == 0.3333
+    assert plan.reservation("shared", 3) == 1.0
+
+
+def test_split_skips_bundles_rather_than_straddle_and_says_so_when_that_does_not_fit() -> None:
+    uneven = (role("writer", (3, 1)), role("judge", (1, 2)))
+    plan = plan_placement(job(*uneven, pool=6, per_node=4), Split())
+    assert bundles(plan, "judge") == [("shared", (4, 5))]
+    with pytest.raises(PlacementRefused) as refused:
+        plan_placement(job(*uneven, pool=5, per_node=4), Split())
+    (refusal,) = refused.value.refusals
+    assert refusal.code == "pool-too-small"
+    assert "needs 6 devices" in refusal.message
+    assert "1 left free" in refusal.message
+    assert refusal.fix.startswith("placement.devices = 6,")
+
+
+@pytest.mark.parametrize(
+    ("mode", "pool", "code", "numbers"),
+    [
+        (Split(), None, "pool-missing", "at least 8"),
+        (Defer(), None, "pool-missing", "at least 4"),
+        (Split(), 7, "pool-too-small", "writer 4 + judge 2 + scorer 2"),
+        (Defer(), 3, "pool-too-small", "too large: writer 4"),
+        (Decoupled(), 8, "pool-not-used", "shared pool of 8"),
+    ],
+)
+def test_a_pool_that_is_missing_too_small_or_useless_is_refused(
+    mode: PlacementMode, pool: int | None, code: str, numbers: str
+) -> None:
+    with pytest.raises(PlacementRefused) as refused:
+        plan_placement(job(WRITER, JUDGE, SCORER, pool=pool), mode)
+    (refusal,) = refused.value.refusals
+    assert (refusal.code, refusal.key) == (code, "placement.devices")
+    assert numbers in refusal.message
+    assert refusal.fix
+
+
+@pytest.mark.parametrize("pool", [None, 1])
+@pytest.mark.parametrize("mode", [Split(), Defer()])
+def test_the_suggested_pool_size_makes_the_plan_pass(mode: PlacementMode, pool: int | None) -> None:
+    roles = (role("writer", (3, 3)), role("judge", (1, 8), (1, 1)))
+    with pytest.raises(PlacementRefused) as refused:
+        plan_placement(job(*roles, pool=pool, per_node=4), mode)
+    suggested = int(refused.value.refusals[0].fix.split("placement.devices = ")[1].split(",")[0])
+    plan_placement(job(*roles, pool=suggested, per_node=4), mode)
+    with pytest.raises(PlacementRefused):
+        plan_placement(job(*roles, pool=suggested - 1, per_node=4), mode)
+
+
+# --- what always holds ------------------------------------------------------------------
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> PlacementJob:
+    per_node = draw(st.integers(1, 8))
+    sizes = st.one_of(st.integers(1, per_node), st.sampled_from([2 * per_node, 3 * per_node]))
+    engines = st.lists(st.tuples(st.integers(1, 4), sizes), min_size=1, max_size=3)
+    roles = tuple(
+        role(f"role{index}", *draw(engines), deferrable=draw(st.sampled_from([True, True, True, False])))
+        for index in range(draw(st.integers(1, 3)))
+    )
+    return job(*roles, pool=draw(st.one_of(st.none(), st.integers(1, 120))), per_node=per_node)
+
+
+def plan_or_refusals(candidate: PlacementJob, mode: PlacementMode) -> PlacementPlan | tuple[str, ...]:
+    try:
+        return plan_placement(candidate, mode)
+    except PlacementRefused as refused:
+        return tuple(str(refusal) for refusal in refused.refusals)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+@given(candidate=jobs())
+def test_every_plan_is_sound(mode: PlacementMode, candidate: PlacementJob) -> None:
+    plan = plan_or_refusals(candidate, mode)
+    assert plan == plan_or_refusals(candidate, mode), "the same job must give the same answer"
+    if not isinstance(plan, PlacementPlan):
+        assert plan, "a refusal says why"
+        return
+    sizes = {pool.pool_id: pool.devices for pool in plan.pools}
+    per_node = candidate.devices_per_node
+    for demand in candidate.roles:
+        for model in demand.models:
+            mine = [r for r in plan.replicas_of(demand.role) if r.model == model.model]
+            assert len(mine) == model.replicas
+            for replica in mine:
+                assert len(replica.bundles) == model.devices_per_engine
+                assert all(0 <= bundle < sizes[replica.pool_id] for bundle in replica.bundles)
+                nodes = Counter(bundle // per_node for bundle in replica.bundles)
+                assert len(nodes) == 1 or set(nodes.values()) == {per_node}
+    for phase in plan.phases:
+        awake = [
+            (replica.pool_id, bundle)
+            for replica in plan.replicas
+            if replica.role in phase.roles
+            for bundle in replica.bundles
+        ]
+        assert len(awake) == len(set(awake)), "two awake replicas on one bundle"
+    for pool in plan.pools:
+        for bundle in range(pool.devices):
+            tenants = len(plan.tenants(pool.pool_id, bundle))
+            assert round(plan.reservation(pool.pool_id, bundle) * 10_000) * tenants <= 10_000
+
+
+@given(candidate=jobs())
+def test_split_slices_are_contiguous_disjoint_and_in_file_order(candidate: PlacementJob) -> None:
+    plan = plan_or_refusals(candidate, Split())
+    if not isinstance(plan, PlacementPlan):
+        return
+    slices = [
+        sorted(bundle for replica in plan.replicas_of(demand.role) for bundle in replica.bundles)
+        for demand in candidate.roles
+    ]
+    for earlier, later in pairwise(slices):
+        assert earlier[-1] < later[0]
+    assert slices[-1][-1] < (candidate.pool_devices or 0)
+
+
+@given(candidate=jobs())
+def test_split_and_defer_refuse_a_pool_exactly_when_their_layout_does_not_fit(
+    candidate: PlacementJob,
+) -> None:
+    """An independent walk over the bundles decides what fits."""
+
+    def walk(start: int, demand: RoleDemand) -> int:
+        position = start
+        for model in demand.models:
+            for _ in range(model.replicas):
+                size, per_node = model.devices_per_engine, candidate.devices_per_node
+                while len({(position + i) // per_node for i in range(size)}) > -(-size // per_node):
+                    position += 1
+                position += size
+        return position
+
+    end = 0
+    for demand in candidate.roles:
+        end = walk(end, demand)
+    widest = max(walk(0, demand) for demand in candidate.roles)
+    pool = candidate.pool_devices
+    split = Split().plan(candidate)
+    defer = Defer().plan(candidate)
+    assert isinstance(split, PlacementPlan) == (pool is not None and end <= pool)
+    assert isinstance(defer, PlacementPlan) == (pool is not None and widest <= pool)
