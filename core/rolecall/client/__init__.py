@@ -1,0 +1,1 @@
+"""Asking engines: transport, one exchange from send to proven end, and the direct client."""

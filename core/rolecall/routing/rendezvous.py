@@ -20,6 +20,7 @@ def rendezvous(key: str, candidates: Sequence[Candidate]) -> Candidate:
 
     Depends on ``engine_id`` alone: a replica that comes back at another URL keeps its keys.
 
+    >>> from rolecall.api import Candidate, EngineId
     >>> ids = ["math/replica-0", "math/replica-1", "math/replica-2"]
     >>> replicas = [Candidate(engine_id=EngineId(id), base_url="http://host", generation=1) for id in ids]
     >>> owner = rendezvous("group-7", replicas)

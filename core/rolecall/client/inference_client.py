@@ -1,0 +1,309 @@
+"""InferenceClient: asks a role's engines directly, past the role's gateway.
+
+It learns from the gateway where the engines are (``{base_url}/engines``) and picks one with the same
+resolver, so the same request meets the same engine either way. A model behind an external router is
+asked through that router. It never calls the gateway's ``/generate``.
+
+A POST is sent once: an answer that got lost may belong to work that was done. Every failure
+(transport, HTTP error, deadline, cancellation) makes the client distrust its cached snapshot. Whoever
+leaves before the end, by deadline or cancellation, leaves an engine that is told to abort and watched
+until it has (:mod:`rolecall.client.aborter`).
+
+One client serves all callers of an event loop; see :mod:`rolecall.client.shared`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from attrs import frozen
+
+from rolecall.client.aborter import Abandoned, Aborter, rids_in
+from rolecall.client.codec import decode, encode
+from rolecall.client.exchange import Exchange
+from rolecall.client.httpx_transport import HttpxTransport
+from rolecall.client.snapshot_reader import HttpSnapshotReader
+from rolecall.client.sse import DONE, SseParser
+from rolecall.client.transport import Incoming, Outgoing, Transport, media_type
+from rolecall.discovery.source import SnapshotSource
+from rolecall.errors import DeadlineError, PayloadError, UpstreamError, UpstreamStatusError
+from rolecall.interfaces.routing_policy import RoutingPolicy
+from rolecall.routing.fresh import resolve_fresh
+from rolecall.routing.resolver import AFFINITY_HEADER, RouteResolver, Target
+from rolecall.routing.standing import is_routable
+
+GENERATE_PATH = "/generate"
+CHAT_PATH = "/v1/chat/completions"
+
+_CONTROL_CONCURRENCY = 64
+
+_OPENAI_NAMES = {"max_new_tokens": "max_tokens", "sampling_seed": "seed"}
+"""Sampling parameters that the chat protocol calls otherwise."""
+
+_T = TypeVar("_T")
+
+
+@frozen(kw_only=True)
+class _Selectors:
+    model: str | None
+    route_key: str | None
+    affinity_key: str | None
+
+
+@frozen(kw_only=True)
+class _Call:
+    """One request under way; ``deadline`` is on the event loop's clock."""
+
+    target: Target
+    request_id: str
+    rids: tuple[str, ...]
+    exchange: Exchange
+    deadline: float
+
+    async def wait(self, step: Awaitable[_T]) -> _T:
+        limit = asyncio.timeout_at(self.deadline)
+        try:
+            async with limit:
+                return await step
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise DeadlineError(
+                f"request {self.request_id} passed its deadline; {self.target.base_url} was told to abort it"
+            ) from error
+
+
+class InferenceClient:
+    """A :class:`~rolecall.api.ScoringClient` that goes to the engines themselves.
+
+    Make, use and close it in one event loop.
+
+    base_url: the role's gateway, ``http://host:port/{role}``.
+    policy: the role's routing policy; a request fails if the role turns out to use another one.
+    role: if given, a snapshot of any other role is refused.
+    token: bearer token of the gateway.
+    max_concurrency: requests under way at once; more wait, without using up any connect time.
+    timeout_s: deadline of calls that give none.
+    ttl_s: how long a snapshot is trusted without asking.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        policy: type[RoutingPolicy],
+        role: str | None = None,
+        token: str | None = None,
+        max_concurrency: int = 1024,
+        timeout_s: float = 600.0,
+        ttl_s: float = 1.0,
+        transport: Transport | None = None,
+        control: Transport | None = None,
+    ) -> None:
+        self.base_url = base_url.rstrip("/")
+        self._timeout_s = timeout_s
+        self._resolver = RouteResolver(policy)
+        self._transport = transport or HttpxTransport(max_concurrency=max_concurrency)
+        control = control or HttpxTransport(max_concurrency=_CONTROL_CONCURRENCY)
+        self._source = SnapshotSource(
+            HttpSnapshotReader(control, self.base_url, token=token), role=role, ttl_s=ttl_s
+        )
+        self._aborter = Aborter(control)
+
+    async def generate(
+        self,
+        payload: Mapping[str, Any],
+        *,
+        model: str | None = None,
+        route_key: str | None = None,
+        affinity_key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        """POST an engine's ``/generate`` and return the parsed answer. See :class:`ScoringClient`."""
+        if payload.get("stream"):
+            raise PayloadError("stream: use generate_stream", field="stream")
+        selectors = _Selectors(model=model, route_key=route_key, affinity_key=affinity_key)
+        answer = await self._ask(GENERATE_PATH, payload, selectors, timeout_s)
+        if not isinstance(answer, dict):
+            raise UpstreamError(f"{GENERATE_PATH} answered {type(answer).__name__}, not an object")
+        return answer
+
+    async def chat(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        sampling: Mapping[str, Any] | None = None,
+        model: str | None = None,
+        route_key: str | None = None,
+        affinity_key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> str:
+        """POST an engine's chat endpoint and return the answer's text. See :class:`ScoringClient`.
+
+        ``sampling`` uses the native names (``max_new_tokens``); the chat protocol's are put for them.
+        """
+        selectors = _Selectors(model=model, route_key=route_key, affinity_key=affinity_key)
+        renamed = {_OPENAI_NAMES.get(name, name): value for name, value in (sampling or {}).items()}
+        answer = await self._ask(CHAT_PATH, {**renamed, "messages": messages}, selectors, timeout_s)
+        try:
+            content = answer["choices"][0]["message"]["content"]
+        except (KeyError, IndexError, TypeError) as error:
+            raise UpstreamError(f"{CHAT_PATH} answered without choices[0].message.content") from error
+        if not isinstance(content, str):
+            raise UpstreamError(f"{CHAT_PATH} answered content of type {type(content).__name__}, not text")
+        return content
+
+    async def generate_stream(
+        self,
+        payload: Mapping[str, Any],
+        *,
+        model: str | None = None,
+        route_key: str | None = None,
+        affinity_key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> AsyncGenerator[dict[str, Any]]:
+        """POST an engine's ``/generate`` as a stream and yield each event's object.
+
+        The deadline is for the whole stream. Closing the generator early aborts the request; do it
+        explicitly (``contextlib.aclosing``) rather than by breaking out of a loop.
+
+        Raises:
+            RequestError: as the unary call, also in the middle; what was yielded stays valid.
+        """
+        selectors = _Selectors(model=model, route_key=route_key, affinity_key=affinity_key)
+        call = await self._begin(GENERATE_PATH, {**payload, "stream": True}, selectors, timeout_s)
+        async with self._guarded(call):
+            incoming = await call.wait(call.exchange.open())
+            if incoming.status != 200:
+                raise _status_error(call, incoming, await call.wait(call.exchange.read()))
+            if media_type(incoming.headers) != "text/event-stream":
+                raise UpstreamError(f"{call.exchange.url} answered a stream with no event stream")
+            parser = SseParser()
+            done = False
+            while chunk := await call.wait(call.exchange.next_chunk()):
+                for data in parser.feed(chunk):
+                    if data == DONE:
+                        done = True
+                    elif not done:
+                        yield _event(call, data)
+            if not done:
+                raise UpstreamError(f"{call.exchange.url} broke its stream off")
+
+    async def aclose(self) -> None:
+        """Settle abandoned requests for a moment, then close all connections. Repeats do nothing."""
+        await self._aborter.aclose()
+        await self._source.aclose()
+        await self._transport.aclose()
+
+    # --- one request --------------------------------------------------------------------
+
+    async def _ask(
+        self, path: str, payload: Mapping[str, Any], selectors: _Selectors, timeout_s: float | None
+    ) -> Any:
+        call = await self._begin(path, payload, selectors, timeout_s)
+        async with self._guarded(call):
+            incoming = await call.wait(call.exchange.open())
+            body = await call.wait(call.exchange.read())
+            if incoming.status != 200:
+                raise _status_error(call, incoming, body)
+            try:
+                return decode(body)
+            except ValueError as error:
+                raise UpstreamError(f"{call.exchange.url} answered no JSON: {error}") from error
+
+    async def _begin(
+        self, path: str, payload: Mapping[str, Any], selectors: _Selectors, timeout_s: float | None
+    ) -> _Call:
+        deadline = asyncio.get_running_loop().time() + (self._timeout_s if timeout_s is None else timeout_s)
+        request_id = uuid4().hex
+        body = {"rid": request_id, **payload}
+        rids = rids_in(body)
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"accept-encoding", b"identity"),
+            (b"x-request-id", request_id.encode()),
+        ]
+        if selectors.affinity_key is not None:
+            headers.append((AFFINITY_HEADER.lower().encode(), encode_affinity(selectors.affinity_key)))
+        try:
+            async with asyncio.timeout_at(deadline):
+                target = await resolve_fresh(
+                    self._resolver,
+                    self._source,
+                    model=selectors.model,
+                    route_key=selectors.route_key,
+                    affinity_key=selectors.affinity_key,
+                )
+        except TimeoutError as error:
+            self._source.drop()
+            raise DeadlineError(f"request {request_id} passed its deadline before it was sent") from error
+        if path == CHAT_PATH:
+            body["model"] = target.served_model_name
+        request = Outgoing(method="POST", url=target.base_url + path, headers=headers, body=_encoded(body))
+        exchange = Exchange(self._transport, request)
+        return _Call(target=target, request_id=request_id, rids=rids, exchange=exchange, deadline=deadline)
+
+    @asynccontextmanager
+    async def _guarded(self, call: _Call) -> AsyncGenerator[None]:
+        """Whatever ends the block, the exchange is closed, or handed to the aborter if it still runs."""
+        try:
+            yield
+        except BaseException:
+            self._source.drop()
+            raise
+        finally:
+            if call.exchange.ended:
+                await call.exchange.aclose()
+            else:
+                self._aborter.abandon(
+                    Abandoned(
+                        exchange=call.exchange,
+                        base_url=call.target.base_url,
+                        rids=call.rids,
+                        routable=lambda: is_routable(self._source.known(), call.target),
+                    )
+                )
+
+
+def encode_affinity(key: str) -> bytes:
+    """Return an affinity key as the header's bytes: UTF-8.
+
+    Raises:
+        PayloadError: empty, with blanks around it, or with characters a header can't carry.
+    """
+    if not key or key != key.strip() or not key.isprintable():
+        raise PayloadError(
+            f"affinity_key: must be printable text without blanks around it, found {key!r:.80}",
+            field="affinity_key",
+        )
+    return key.encode()
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    try:
+        return encode(body)
+    except TypeError as error:
+        raise PayloadError(f"payload: {error}", field="payload") from error
+
+
+def _status_error(call: _Call, incoming: Incoming, body: bytes) -> UpstreamStatusError:
+    shown = body[:200].decode("utf-8", "replace")
+    return UpstreamStatusError(
+        incoming.status, body, f"{call.exchange.url} answered {incoming.status}: {shown}"
+    )
+
+
+def _event(call: _Call, data: bytes) -> dict[str, Any]:
+    try:
+        event = decode(data)
+    except ValueError as error:
+        raise UpstreamError(f"{call.exchange.url} sent an event that is no JSON: {error}") from error
+    if not isinstance(event, dict):
+        raise UpstreamError(f"{call.exchange.url} sent an event that is no object")
+    if "error" in event:
+        raise UpstreamError(f"{call.exchange.url} failed in mid-stream: {event['error']!r:.200}")
+    return event
