@@ -88,9 +88,7 @@ def _report(result: CheckResult, *, with_traceback: bool) -> str:
 
 
 def _print_table(rows: _Rows) -> None:
-    if sys.stdout.isatty():
-        _print_rich(rows)
-    else:
+    if not (sys.stdout.isatty() and _drawn(rows)):
         _print_plain(rows)
 
 
@@ -101,16 +99,19 @@ def _print_plain(rows: _Rows) -> None:
         click.echo("  ".join(cells).rstrip())
 
 
-def _print_rich(rows: _Rows) -> None:
+def _drawn(rows: _Rows) -> bool:
+    """Draw a table; return False where the terminal is too narrow for whole names."""
     # A pipe must not pay for importing rich.
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in _COLUMNS:
-        table.add_column(name.lower(), overflow="fold")
+    table = Table(*(name.lower() for name in _COLUMNS), box=box.SIMPLE_HEAD, pad_edge=False)
     for *cells, state in rows:
         table.add_row(*map(Text, cells), Text(state, style=_STYLES[state]))
-    Console().print(table)
+    console = Console()
+    if console.measure(table).maximum >= console.width:  # a measure is cut off at the width
+        return False
+    console.print(table)
+    return True

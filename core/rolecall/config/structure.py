@@ -303,7 +303,7 @@ def _make_converter() -> cattrs.Converter:
     converter = cattrs.Converter()
     singles: dict[Any, _Hook] = {bool: _boolean, int: _integer, float: _number, str: _text, Path: _path}
     for hint, hook in singles.items():
-        converter.register_structure_hook_func(lambda found, wanted=hint: found is wanted, hook)
+        converter.register_structure_hook(hint, hook)
     converter.register_structure_hook_func(lambda hint: hint is Any or hint is object, _anything)
     converter.register_structure_hook_func(lambda hint: hint in (date, datetime, time), _moment)
     converter.register_structure_hook_func(_is_enum, _enum)

@@ -49,7 +49,8 @@ def complaint_words(error: Exception, attribute: str, value: Any) -> str:
     text = str(error.args[0]) if error.args else type(error).__name__
     if match := _LENGTH.fullmatch(text):
         operator, bound, length = match.group("operator", "bound", "length")
-        noun = "characters" if isinstance(value, str) else "entries"
+        one, several = ("character", "characters") if isinstance(value, str) else ("entry", "entries")
+        noun = one if bound == "1" else several
         return f"must have {_COMPARISONS[operator]} {bound} {noun}, has {length}"
     text = text.removeprefix(f"'{attribute}' ")
     if match := _NUMBER.fullmatch(text):
