@@ -11,10 +11,10 @@ import asyncio
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from rolecall.discovery.registry import Published, Registry, SnapshotReader
-from rolecall.errors import RegistryUnavailableError, SnapshotError
+from rolecall.errors import RegistryUnavailableError, RolecallError
 
 ACTOR_NAME = "registry"
 
@@ -41,8 +41,11 @@ class RegistryActor:
         return await self._registry.read(role, etag, wait_s)
 
 
-def start_registry(namespace: str) -> RayRegistry:
-    """Start the job's registry actor; the caller's process owns it."""
+def create_registry(namespace: str) -> RayRegistry:
+    """Start the job's registry actor and return a client of it.
+
+    The actor ends when the returned client (its handle) is dropped or this process ends.
+    """
     actor: Any = ray.remote(RegistryActor)
     handle = actor.options(
         name=ACTOR_NAME, namespace=namespace, num_cpus=0, max_concurrency=_WAITERS, max_restarts=-1
@@ -50,8 +53,8 @@ def start_registry(namespace: str) -> RayRegistry:
     return RayRegistry(handle)
 
 
-def connect_registry(namespace: str) -> RayRegistry:
-    """Find the job's registry actor.
+def find_registry(namespace: str) -> RayRegistry:
+    """Return a client of a running job's registry, from any process on its Ray.
 
     Raises:
         RegistryUnavailableError: there is no such actor in the namespace.
@@ -90,9 +93,11 @@ class RayRegistry:
         try:
             async with asyncio.timeout(wait_s + _ANSWER_S):
                 return await reference
-        except (RegistryUnavailableError, SnapshotError):
-            # Raised inside the actor; Ray's wrapper of it is of that class, too, and a RayError.
-            raise
+        except RayTaskError as error:
+            original = error.cause
+            if isinstance(original, RolecallError):
+                raise original from error
+            raise RegistryUnavailableError(f"the registry actor broke: {original}") from error
         except TimeoutError as error:
             raise RegistryUnavailableError("the registry actor does not answer") from error
         except RayError as error:

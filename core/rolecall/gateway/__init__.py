@@ -1,0 +1,1 @@
+"""The HTTP front of a role: one class for all roles, mounted at ``/{role}``."""

@@ -1,0 +1,301 @@
+"""Forward: one POST from a caller to one engine and back.
+
+Both generation endpoints are this class; they differ in how a body becomes an
+:class:`~rolecall.api.UpstreamCall`. It is a plain ASGI endpoint. In order:
+
+1. the body is read and parsed, its selectors are taken out, the role checks the rest (400, 413);
+2. a target is resolved from the snapshot of that moment, so nothing goes to an engine that discovery
+   does not show as READY (400, 503);
+3. the request is sent, once. A failure before the first byte of the answer is an HTTP error (502, 504);
+   later nothing can be told, so the connection is cut and never looks like a complete answer;
+4. a unary answer is checked to be JSON and passed on in one piece; a stream's bytes pass as they come.
+
+However it ends, the exchange is closed, or handed to the aborter while the engine may still be at work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from secrets import token_hex
+from typing import Any
+from uuid import uuid4
+
+from attrs import frozen
+from starlette.types import Receive, Scope, Send
+
+from rolecall.client.aborter import Abandoned, Aborter, rids_in
+from rolecall.client.codec import decode, encode
+from rolecall.client.exchange import Exchange
+from rolecall.client.inference_client import CHAT_PATH
+from rolecall.client.transport import Headers, Incoming, Outgoing, Transport, end_to_end, header, media_type
+from rolecall.discovery.source import SnapshotSource
+from rolecall.errors import DeadlineError, PayloadError, RequestError, UpstreamError
+from rolecall.gateway.body import JsonBody, is_json, read_body
+from rolecall.gateway.caller import Caller
+from rolecall.gateway.errors import CallerGoneError, error_response
+from rolecall.gateway.metrics import UNRESOLVED, GatewayMetrics
+from rolecall.gateway.paths import path_in
+from rolecall.gateway.settings import GatewaySettings
+from rolecall.interfaces.role import UpstreamCall
+from rolecall.routing.fresh import resolve_fresh
+from rolecall.routing.resolver import AFFINITY_HEADER, RouteResolver, Target
+from rolecall.routing.standing import is_routable
+
+_log = logging.getLogger(__name__)
+
+ENGINE_HEADER = b"x-rolecall-engine"
+REQUEST_ID_HEADER = b"x-request-id"
+
+_NOT_FOR_ENGINES = frozenset(
+    {
+        b"accept-encoding",  # answers are looked into, so they come uncompressed
+        b"authorization",  # the gateway's own token
+        b"content-length",
+        b"content-type",
+        b"cookie",
+        b"expect",
+        b"host",
+        REQUEST_ID_HEADER,
+    }
+)
+_NOT_FOR_CALLERS = frozenset({b"content-length", b"date", b"server", REQUEST_ID_HEADER, ENGINE_HEADER})
+
+Adapt = Callable[[dict[str, Any]], UpstreamCall]
+"""Checks a body without its selectors and says what to send; raises ``PayloadError``."""
+
+
+@frozen(kw_only=True)
+class Upstream:
+    """What all forwards of one gateway share."""
+
+    source: SnapshotSource
+    resolver: RouteResolver
+    transport: Transport
+    aborter: Aborter
+    metrics: GatewayMetrics
+    settings: GatewaySettings
+
+
+@frozen(kw_only=True)
+class _Prepared:
+    """A request as it goes to the engine."""
+
+    target: Target
+    call: UpstreamCall
+    request: Outgoing
+    rids: tuple[str, ...]
+    request_id: str
+
+    @property
+    def streams(self) -> bool:
+        return self.call.payload.get("stream") is True
+
+
+class Forward:
+    """ASGI endpoint of one generation path."""
+
+    def __init__(self, upstream: Upstream, adapt: Adapt) -> None:
+        self._upstream = upstream
+        self._adapt = adapt
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await _Handling(self._upstream, self._adapt, scope, Caller(receive, send)).run()
+
+
+class _Handling:
+    """One request."""
+
+    def __init__(self, upstream: Upstream, adapt: Adapt, scope: Scope, caller: Caller) -> None:
+        self._upstream = upstream
+        self._adapt = adapt
+        self._scope = scope
+        self._caller = caller
+        self._headers: Headers = scope["headers"]
+        self._model = UNRESOLVED
+        self._status = 500
+        self._request_id = _request_id(self._headers)
+
+    async def run(self) -> None:
+        began = time.perf_counter()
+        try:
+            await self._serve()
+        except RequestError as error:
+            self._status = error.status
+            await self._fail(error)
+        except asyncio.CancelledError:
+            # A server that cancels a handler does so because its caller has left.
+            self._status = CallerGoneError.status
+            raise
+        finally:
+            self._upstream.metrics.ended(self._model, self._status, time.perf_counter() - began)
+
+    async def _serve(self) -> None:
+        settings = self._upstream.settings
+        deadline = asyncio.get_running_loop().time() + settings.request_timeout_s
+        try:
+            async with asyncio.timeout_at(deadline):
+                text = await read_body(self._caller.receive, self._headers, settings.max_body_bytes)
+        except TimeoutError as error:
+            raise DeadlineError("the request's body did not arrive in time") from error
+        body = JsonBody(text)
+        async with self._caller.patience(deadline):
+            prepared = await self._prepare(body)
+            await self._exchange(prepared)
+
+    async def _fail(self, error: RequestError) -> None:
+        if isinstance(error, UpstreamError | DeadlineError):
+            _log.warning("request %s of model %r failed: %s", self._request_id, self._model, error)
+        if isinstance(error, CallerGoneError):
+            return
+        if self._caller.started:
+            # No end of the body is sent: the server cuts the connection, and the caller sees it.
+            return
+        response = error_response(error, path_in(self._scope))
+        response.headers[REQUEST_ID_HEADER.decode()] = self._request_id
+        try:
+            await response(self._scope, self._caller.receive, self._caller.send)
+        except CallerGoneError:
+            self._status = CallerGoneError.status
+
+    # --- to the engine ------------------------------------------------------------------
+
+    async def _prepare(self, body: JsonBody) -> _Prepared:
+        fields = dict(body.fields)
+        model = fields.pop("model", None)
+        route_key = fields.pop("route_key", None)
+        if not isinstance(fields.get("stream", False), bool):
+            raise PayloadError(
+                f"stream: must be true or false, found {fields['stream']!r:.80}", field="stream"
+            )
+        call = self._adapt(fields)
+        target = await resolve_fresh(
+            self._upstream.resolver,
+            self._upstream.source,
+            model=model,
+            route_key=route_key,
+            affinity_key=_affinity_key(self._headers),
+        )
+        self._model = target.model
+        # Unique even if the caller repeats its request id, and no prefix of another: engines abort by prefix.
+        payload = {"rid": f"{self._request_id}.{token_hex(4)}", **call.payload}
+        if call.path == CHAT_PATH:
+            payload["model"] = target.served_model_name
+        prepared = _Prepared(
+            target=target,
+            call=call,
+            rids=rids_in(payload),
+            request_id=self._request_id,
+            request=Outgoing(
+                method="POST",
+                url=target.base_url + call.path,
+                headers=self._engine_headers(),
+                body=body.encode(payload),
+            ),
+        )
+        if prepared.streams and call.reply is not None:
+            raise PayloadError("stream: answers of this kind can't be streamed", field="stream")
+        return prepared
+
+    def _engine_headers(self) -> Headers:
+        return [
+            *end_to_end(self._headers, without=_NOT_FOR_ENGINES),
+            (b"content-type", b"application/json"),
+            (b"accept-encoding", b"identity"),
+            (REQUEST_ID_HEADER, self._request_id.encode()),
+        ]
+
+    async def _exchange(self, prepared: _Prepared) -> None:
+        upstream = self._upstream
+        exchange = Exchange(upstream.transport, prepared.request)
+        upstream.metrics.sent()
+        try:
+            incoming = await exchange.open()
+            self._status = incoming.status
+            if prepared.streams and incoming.status == 200:
+                await self._pass_stream(prepared, exchange, incoming)
+            else:
+                await self._pass_whole(prepared, incoming, await exchange.read())
+        except UpstreamError:
+            upstream.source.drop()
+            raise
+        finally:
+            if exchange.ended:
+                upstream.metrics.settled()
+                await exchange.aclose()
+            else:
+                abandoned = Abandoned(
+                    exchange=exchange,
+                    base_url=prepared.target.base_url,
+                    rids=prepared.rids,
+                    routable=lambda: is_routable(upstream.source.known(), prepared.target),
+                )
+                upstream.aborter.abandon(abandoned, settled=upstream.metrics.settled)
+
+    # --- back to the caller -------------------------------------------------------------
+
+    async def _pass_whole(self, prepared: _Prepared, incoming: Incoming, body: bytes) -> None:
+        url = prepared.request.url
+        if incoming.status == 200:
+            if media_type(incoming.headers) != "application/json" or not is_json(body):
+                raise UpstreamError(f"{url} answered 200 with a body that is no JSON")
+            if prepared.call.reply is not None:
+                body = _mapped(prepared, body)
+        elif incoming.status < 400:
+            raise UpstreamError(f"{url} answered {incoming.status}, which is no answer to a POST")
+        headers = [*self._caller_headers(prepared, incoming), (b"content-length", str(len(body)).encode())]
+        await self._start(incoming.status, headers)
+        await self._caller.send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _pass_stream(self, prepared: _Prepared, exchange: Exchange, incoming: Incoming) -> None:
+        url = prepared.request.url
+        if media_type(incoming.headers) != "text/event-stream":
+            raise UpstreamError(f"{url} answered a stream with no event stream")
+        chunk = await exchange.next_chunk()
+        if not chunk:
+            raise UpstreamError(f"{url} ended its stream without an event")
+        await self._start(incoming.status, self._caller_headers(prepared, incoming))
+        while chunk:
+            await self._caller.send({"type": "http.response.body", "body": chunk, "more_body": True})
+            chunk = await exchange.next_chunk()
+        await self._caller.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _start(self, status: int, headers: Headers) -> None:
+        await self._caller.send({"type": "http.response.start", "status": status, "headers": list(headers)})
+
+    def _caller_headers(self, prepared: _Prepared, incoming: Incoming) -> list[tuple[bytes, bytes]]:
+        headers = end_to_end(incoming.headers, without=_NOT_FOR_CALLERS)
+        headers.append((REQUEST_ID_HEADER, self._request_id.encode()))
+        if prepared.target.engine_id is not None:
+            headers.append((ENGINE_HEADER, prepared.target.engine_id.encode()))
+        return headers
+
+
+def _mapped(prepared: _Prepared, body: bytes) -> bytes:
+    assert prepared.call.reply is not None
+    try:
+        return encode(prepared.call.reply(decode(body)))
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise UpstreamError(
+            f"{prepared.request.url} answered JSON that the role can't read: {error!r}"
+        ) from error
+
+
+def _request_id(headers: Headers) -> str:
+    given = (header(headers, REQUEST_ID_HEADER) or b"").decode("latin-1")
+    # Anything else could not be passed on as it is.
+    usable = 0 < len(given) <= 128 and given.isascii() and given.isprintable() and " " not in given
+    return given if usable else uuid4().hex
+
+
+def _affinity_key(headers: Headers) -> str | None:
+    name = AFFINITY_HEADER.lower().encode()
+    values = [value for key, value in headers if key == name]
+    if not values:
+        return None
+    key = values[0].decode("utf-8", "replace").strip()
+    if len(values) > 1 or not key:
+        raise PayloadError(f"{AFFINITY_HEADER}: must be one non-empty header", field=AFFINITY_HEADER)
+    return key
