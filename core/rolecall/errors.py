@@ -234,3 +234,11 @@ class SinkError(RolecallError):
 
 class JobError(RolecallError):
     """A job can't be started, found or stopped."""
+
+
+class ClusterError(JobError):
+    """The cluster did not give, show or take back what the job asked of it."""
+
+
+class CleanupPendingError(ClusterError):
+    """Something the job owns on the cluster could not be proved gone; the clean-up stays to do."""

@@ -214,14 +214,17 @@ def test_two_bundles_on_one_device_are_refused_also_across_pools() -> None:
     planned = plan(replica("writer", 0), replica("judge", 0, pool="q"), devices=1, pools="pq")
     (refusal,) = refusals(planned, [*probes([3]), *probes([3], pool="q")])
     assert refusal.code == "device-twice"
-    assert 'device 3 of node 10.0.0.1 is in several bundles: 0 of pool "p", 0 of pool "q"' in refusal.message
+    assert (
+        'device 3 of node 10.0.0.1/node0 is in several bundles: 0 of pool "p", 0 of pool "q"'
+        in refusal.message
+    )
 
 
 def test_a_worker_on_two_nodes_is_refused() -> None:
     planned = plan(replica("writer", 0, 1, 2, 3), devices=4, per_node=4)
     (refusal,) = refusals(planned, probes([0, 1], [0, 1]))
     assert (refusal.code, refusal.key) == ("worker-split", "roles.writer.models.m")
-    assert "node 10.0.0.1 (device 0, 1) and node 10.0.0.2 (device 0, 1)" in refusal.message
+    assert "node 10.0.0.1/node0 (device 0, 1) and node 10.0.0.2/node1 (device 0, 1)" in refusal.message
 
 
 def test_device_ids_of_a_worker_must_follow_one_another() -> None:
@@ -241,7 +244,7 @@ def test_a_replica_that_uses_one_node_twice_is_refused() -> None:
     planned = plan(replica("writer", *range(8)), devices=8, per_node=4)
     (refusal,) = refusals(planned, probes(range(8)))
     assert refusal.code == "node-twice"
-    assert "over 2 nodes, but 2 of its workers are on node 10.0.0.1" in refusal.message
+    assert "over 2 nodes, but 2 of its workers are on node 10.0.0.1/node0" in refusal.message
 
 
 def test_all_refusals_come_at_once() -> None:

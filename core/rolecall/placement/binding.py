@@ -179,7 +179,7 @@ def _refuse_wrong_device_count(plan: PlacementPlan, probes: Sequence[BundleProbe
             refusals.append(
                 _group_refusal(
                     "bundle-device-count",
-                    f'bundle {probe.bundle} of pool "{probe.pool_id}" on node {probe.node_ip} must hold'
+                    f'bundle {probe.bundle} of pool "{probe.pool_id}" on {_node(probe)} must hold'
                     f" exactly one device, it reports: {ids}",
                 )
             )
@@ -221,7 +221,7 @@ def _refuse_device_twice(probes: Sequence[BundleProbe]) -> list[Refusal]:
         Refusal(
             code="device-twice",
             key="placement.resource",
-            message=f"device {device} of node {sharing[0].node_ip} is in several bundles: "
+            message=f"device {device} of {_node(sharing[0])} is in several bundles: "
             + ", ".join(f'{probe.bundle} of pool "{probe.pool_id}"' for probe in sharing),
             fix="let the node offer each device once: check its CUDA_VISIBLE_DEVICES and the count it was"
             " started with",
@@ -272,7 +272,7 @@ class _Part:
         for probe in self.found:
             nodes.setdefault(probe.node_id, []).append(probe)
         return " and ".join(
-            f"node {on_node[0].node_ip} (device {', '.join(probe.device_ids[0] for probe in on_node)})"
+            f"{_node(on_node[0])} (device {', '.join(probe.device_ids[0] for probe in on_node)})"
             for on_node in nodes.values()
         )
 
@@ -334,13 +334,13 @@ def _refuse_scattered_devices(placement: ReplicaPlacement, parts: Sequence[_Part
 def _refuse_node_twice(placement: ReplicaPlacement, parts: Sequence[_Part]) -> list[Refusal]:
     """The workers of a replica are on different nodes."""
     nodes = Counter(part.node_ids[0] for part in parts if len(part.node_ids) == 1)
-    ips = {part.node_ids[0]: part.found[0].node_ip for part in parts}
+    names = {part.node_ids[0]: _node(part.found[0]) for part in parts}
     return [
         Refusal(
             code="node-twice",
             key=_replica_key(placement),
             message=f"{placement.engine} was planned over {len(parts)} nodes, but {count} of its workers"
-            f" are on node {ips[node_id]}",
+            f" are on {names[node_id]}",
             fix="set placement.devices_per_node to what one node really has",
         )
         for node_id, count in nodes.items()
@@ -362,6 +362,11 @@ def _bound(placement: ReplicaPlacement, parts: Sequence[_Part]) -> BoundReplica:
             for part in parts
         ),
     )
+
+
+def _node(probe: BundleProbe) -> str:
+    """Name a node for people; several Ray nodes can have one address."""
+    return f"node {probe.node_ip}/{probe.node_id[:8]}"
 
 
 def _replica_key(placement: ReplicaPlacement) -> str:

@@ -1,0 +1,163 @@
+"""Ownership of placement groups: created together or not at all, removed or pending, never lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from rolecall.api import Pool
+from rolecall.cluster.pool_groups import CLEAN_UP_S, PoolGroups
+from rolecall.errors import CleanupPendingError, ClusterError, PlacementRefused
+from rolecall.testing.fake_groups import FakeGroups, FaultyGroups
+
+
+def pool(pool_id: str, devices: int) -> Pool:
+    return Pool(pool_id=pool_id, resource="device_slot", devices=devices, devices_per_node=4)
+
+
+def groups_on(
+    cluster: FakeGroups, *pools: Pool, port: object = None, borrowed: dict[str, object] | None = None
+) -> PoolGroups:
+    return PoolGroups(
+        pools, job="job", borrowed=borrowed or {}, port=port or cluster, clock=cluster.clock  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def test_groups_are_named_after_job_and_pool_and_differ_between_jobs_of_one_name() -> None:
+    cluster = FakeGroups(nodes={"a": 4})
+    first, second = (groups_on(cluster, pool("writer", 2)) for _ in range(2))
+    first.create(10)
+    second.create(10)
+    names = cluster.live_names
+    assert all(name.startswith("rolecall-job-writer-") for name in names)
+    assert len(set(names)) == 2
+    first.remove(10)
+    assert cluster.live_names == [names[1]]
+
+
+def test_groups_that_do_not_fit_are_refused_with_what_is_there_and_none_is_left() -> None:
+    cluster = FakeGroups(nodes={"a": 2, "b": 1})
+    groups = groups_on(cluster, pool("writer", 2), pool("judge", 2))
+    with pytest.raises(ClusterError) as failed:
+        groups.create(7)
+    message = str(failed.value)
+    assert "not ready within 7 s" in message
+    assert 'pool "judge" asked for 2 bundles of 1 device_slot' in message
+    assert 'pool "writer"' not in message
+    assert "3 device_slot (a: 2, b: 1), 1 of them free" in message
+    assert cluster.clock.now_s() == 7
+    assert cluster.live_names == []
+
+
+def test_a_resource_that_no_node_has_is_named() -> None:
+    cluster = FakeGroups(nodes={"a": 2})
+    groups = groups_on(cluster, Pool(pool_id="p", resource="other", devices=1, devices_per_node=1))
+    with pytest.raises(ClusterError, match="The cluster has no other"):
+        groups.create(1)
+
+
+@pytest.mark.parametrize("error", [ClusterError("no"), ValueError("no"), KeyboardInterrupt()])
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(
+    ("method", "at"), [("create", 1), ("create", 2), ("wait_ready", 1), ("wait_ready", 2)]
+)
+def test_an_error_at_any_step_of_creation_leaves_no_group(
+    method: str, at: int, after: bool, error: BaseException
+) -> None:
+    cluster = FakeGroups(nodes={"a": 4})
+    port = FaultyGroups(port=cluster, method=method, at=at, after=after, error=error)
+    groups = groups_on(cluster, pool("writer", 2), pool("judge", 2), port=port)
+    with pytest.raises(type(error)) as failed:
+        groups.create(10)
+    assert failed.value is error
+    assert port.calls == at
+    assert cluster.live_names == []
+    assert groups.owned_names == ()
+
+
+def test_a_removal_that_is_not_confirmed_raises_and_stays_to_do() -> None:
+    cluster = FakeGroups(nodes={"a": 4})
+    groups = groups_on(cluster, pool("writer", 2), pool("judge", 2))
+    groups.create(10)
+    cluster.unremovable.add("-judge-")
+    with pytest.raises(CleanupPendingError) as pending:
+        groups.remove(5)
+    assert "1 placement group could not be proved removed (rolecall-job-judge-" in str(pending.value)
+    assert "still there after 5 s" in str(pending.value)
+    assert 5 <= cluster.clock.now_s() < 6
+    assert groups.owned_names == tuple(cluster.live_names)
+    with pytest.raises(CleanupPendingError):
+        groups.remove(5)
+    cluster.unremovable.clear()
+    groups.remove(5)
+    assert cluster.live_names == []
+    groups.remove(5)
+
+
+@pytest.mark.parametrize("method", ["remove", "is_removed"])
+def test_one_removal_that_fails_does_not_keep_the_others(method: str) -> None:
+    cluster = FakeGroups(nodes={"a": 4})
+    port = FaultyGroups(port=cluster, method=method, error=ClusterError("no connection"))
+    groups = groups_on(cluster, pool("writer", 2), pool("judge", 2), port=port)
+    groups.create(10)
+    with pytest.raises(CleanupPendingError, match=r"rolecall-job-writer-.*no connection"):
+        groups.remove(5)
+    assert len(groups.owned_names) == 1
+    assert cluster.find(cluster.groups[1].name) is None
+    groups.remove(5)
+    assert cluster.live_names == []
+
+
+def test_a_clean_up_that_fails_after_a_failed_creation_names_both() -> None:
+    cluster = FakeGroups(nodes={"a": 4}, unremovable={"-writer-"})
+    fault = ClusterError("lost")
+    port = FaultyGroups(port=cluster, method="wait_ready", error=fault)
+    groups = groups_on(cluster, pool("writer", 2), port=port)
+    with pytest.raises(CleanupPendingError) as pending:
+        groups.create(10)
+    assert pending.value.__cause__ is fault
+    assert cluster.clock.now_s() == pytest.approx(CLEAN_UP_S, abs=1)
+    cluster.unremovable.clear()
+    groups.remove(5)
+    assert cluster.live_names == []
+
+
+# --- borrowed groups --------------------------------------------------------------------
+
+
+def test_a_borrowed_group_is_used_and_never_removed() -> None:
+    cluster = FakeGroups(nodes={"a": 4})
+    lent = cluster.create("trainer", [{"device_slot": 1.0}] * 2)
+    groups = groups_on(cluster, pool("writer", 2), pool("judge", 2), borrowed={"writer": lent})
+    groups.create(10)
+    assert groups.handles["writer"] is lent
+    assert {probe.pool_id for probe in groups.probe(10)} == {"writer", "judge"}
+    groups.remove(5)
+    assert cluster.live_names == ["trainer"]
+
+
+def test_a_borrowed_group_survives_a_failed_creation() -> None:
+    cluster = FakeGroups(nodes={"a": 4})
+    lent = cluster.create("trainer", [{"device_slot": 1.0}] * 2)
+    groups = groups_on(cluster, pool("writer", 2), pool("judge", 3), borrowed={"writer": lent})
+    with pytest.raises(ClusterError):
+        groups.create(10)
+    assert cluster.live_names == ["trainer"]
+
+
+def test_a_borrowed_group_must_have_bundles_of_one_device() -> None:
+    cluster = FakeGroups(nodes={"a": 4})
+    lent = cluster.create("trainer", [{"device_slot": 1.0}, {"device_slot": 2.0}, {"device_slot": 0.5}])
+    with pytest.raises(PlacementRefused) as refused:
+        groups_on(cluster, pool("writer", 3), borrowed={"writer": lent}).create(10)
+    (refusal,) = refused.value.refusals
+    assert refusal.code == "borrowed-bundle-size"
+    assert "bundle 1-2 has 2, 0.5" in refusal.message
+    assert cluster.live_names == ["trainer"]
+
+
+def test_a_group_lent_for_a_pool_that_is_not_planned_is_an_error() -> None:
+    cluster = FakeGroups(nodes={"a": 4})
+    lent = cluster.create("trainer", [{"device_slot": 1.0}])
+    with pytest.raises(ClusterError, match='pool "ghost", which the plan has not; its pools: writer'):
+        groups_on(cluster, pool("writer", 1), borrowed={"ghost": lent}).create(10)
+    assert cluster.live_names == ["trainer"]
