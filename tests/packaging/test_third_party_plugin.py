@@ -1,0 +1,87 @@
+"""A third party's distribution takes part in a job without a change anywhere in rolecall."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.packaging, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "plugins" / "examples" / "rolecall-format-reward"
+FORMAT_REWARD = r"""
+[rewards.format]
+adapter = "format_reward"
+
+[rewards.format.options]
+pattern = '\d'
+reward = 0.25
+penalty = -0.25
+"""
+SMALL = {"batches": 1, "prompts_per_batch": 2, "samples_per_prompt": 2}
+
+
+@pytest.fixture(scope="module")
+def job_file(installation: Any) -> Path:
+    """The quickstart, made small, with the third party's reward selected by name."""
+    examples = installation.folder / "examples"
+    shutil.copytree(ROOT / "examples", examples)
+    file = examples / "quickstart.toml"
+    text = file.read_text(encoding="utf-8")
+    for key, value in SMALL.items():
+        text, replaced = re.subn(rf"(?m)^{key} *= *\d+", f"{key} = {value}", text)
+        assert replaced == 1, key
+    file.write_text(text + FORMAT_REWARD, encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def uninstalled(installation: Any, example_wheel: Path) -> Iterator[None]:
+    installation.run("python", "-m", "pip", "uninstall", "-qq", "--yes", "rolecall-format-reward")
+    yield
+    installation.run("python", "-m", "pip", "install", "-qq", "--no-deps", str(example_wheel))
+
+
+def test_its_own_tests_pass(installation: Any, tmp_path: Path) -> None:
+    copy = shutil.copytree(EXAMPLE, tmp_path / "example", ignore=shutil.ignore_patterns("src"))
+    installation.run("python", "-m", "pip", "install", "-qq", "pytest", "pytest-asyncio")
+    said = installation.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(copy))
+    assert re.search(r"\d+ passed", said)
+
+
+def test_a_job_that_selects_it_can_be_planned(installation: Any, job_file: Path) -> None:
+    plan = json.loads(installation.run("rolecall", "plan", "--json", str(job_file)))
+    assert "refusals" not in plan
+    assert "problems" not in plan
+
+
+def test_a_wrong_option_of_it_is_told_with_its_key(installation: Any, job_file: Path) -> None:
+    wrong = job_file.with_name("wrong.toml")
+    wrong.write_text(job_file.read_text(encoding="utf-8").replace(r"'\d'", "'('"), encoding="utf-8")
+    said = installation.run("rolecall", "plan", str(wrong), code=2)
+    assert "rewards.format.options" in said
+    assert "no regular expression" in said
+
+
+def test_without_it_the_name_is_unknown(installation: Any, job_file: Path, uninstalled: None) -> None:
+    said = " ".join(installation.run("rolecall", "plan", str(job_file), code=2).split())
+    assert "rewards.format.adapter" in said
+    assert 'reward adapter "format_reward" is not installed' in said
+    assert "Installed: exact_match, genrm_judge" in said
+    assert "rolecall plugins list" in said
+
+
+@pytest.mark.model
+@pytest.mark.ray
+def test_a_job_that_selects_it_runs_and_commits(installation: Any, job_file: Path) -> None:
+    installation.run("rolecall", "run", str(job_file))
+    log = job_file.parent.parent / ".rolecall" / "quickstart-events.jsonl"
+    events = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    ends = [event["fields"]["to"] for event in events if event["kind"] == "batch.state"]
+    assert ends.count("COMMITTED") == SMALL["batches"]
