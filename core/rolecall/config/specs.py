@@ -70,7 +70,8 @@ class PlacementSection:
 class GatewaySection:
     """``[gateway]``: the HTTP front of every role.
 
-    host, port: where Ray Serve listens; port 0 picks a free one.
+    host: address that Ray Serve listens on.
+    port: port that it listens on; 0 picks a free one.
     max_body_bytes: larger request bodies are answered 413.
     request_timeout_s: deadline of one request; past it the engine is told to abort (504).
     allow_unauthenticated: must be true to listen on a non-loopback address without a token.
@@ -109,7 +110,9 @@ class ModelConfig:
     engine: name of an engine-backend plugin.
     replicas: logical replicas.
     devices_per_engine: devices that one replica occupies.
-    tensor_parallel, pipeline_parallel: their product is ``devices_per_engine``.
+    tensor_parallel: devices that share each layer; None takes what pipeline_parallel leaves.
+    pipeline_parallel: parts that the layers are divided into; tensor_parallel × pipeline_parallel
+        is ``devices_per_engine``.
     weight_source: ``STATIC``, ``ACTOR`` or ``DCS``; None takes the role's default.
     served_model_name: the backend's name for the model; None takes the source.
     engine_options: the backend's own table.
@@ -130,10 +133,10 @@ class ModelConfig:
 class RoleConfig:
     """``[roles.<role>]``: the key is the name of a role plugin.
 
-    models: at least one.
+    models: one table a model, by its name.
     default_model: used when a request names none; implied when there is exactly one model.
     aliases: further names for models.
-    route_keys: route key → model.
+    route_keys: route key → model, e.g. one teacher for each data source.
     routing_policy: name of a routing-policy plugin.
     devices: devices the role may use; None takes what its models need.
     options: the role plugin's own table.
@@ -150,13 +153,16 @@ class RoleConfig:
 
 @frozen(kw_only=True)
 class RewardConfig:
-    """``[rewards.<name>]``: one reward, computed by a reward-adapter plugin.
+    """``[rewards.<name>]``: one reward of a sample.
 
     With a single entry a sample's reward is that number; with several it is a dict by name.
 
+    adapter: name of a reward-adapter plugin.
     on_error: ``fail_batch``, ``drop_sample`` or ``retry`` (at most ``retries`` times, then
         ``fail_batch``). There is no silent zero.
+    retries: how often ``retry`` tries again.
     timeout_s: limit for scoring one sample.
+    options: the adapter's own table.
     """
 
     adapter: str
@@ -168,7 +174,11 @@ class RewardConfig:
 
 @frozen(kw_only=True)
 class SinkSection:
-    """``[sink]``: where scored batches go; ``name`` is a batch-sink plugin."""
+    """``[sink]``: where scored batches go.
+
+    name: name of a batch-sink plugin.
+    options: the sink's own table.
+    """
 
     name: str
     options: Options = field(factory=dict)
@@ -180,9 +190,12 @@ class BatchSection:
 
     prompts: JSON-lines file, relative to the job file; each line has ``prompt`` (text), and
         optionally ``id``, ``answer``, ``data_source`` and ``metadata``.
-    batches, prompts_per_batch, samples_per_prompt: how many of each.
+    batches: how many batches to make.
+    prompts_per_batch: prompts in a batch.
+    samples_per_prompt: samples of each prompt, a group.
     max_concurrency: requests in flight at once in any stage.
     staging_samples: capacity of the CPU staging area.
+    commit_timeout_s: how long a consumer waits for a batch to be committed.
     sampling: sampling parameters of the generation stage, SGLang's names.
     """
 
@@ -198,7 +211,18 @@ class BatchSection:
 
 @frozen(kw_only=True)
 class JobConfig:
-    """A whole job file."""
+    """A whole job file.
+
+    job: the job's name and who watches it.
+    placement: which devices the job has and how the roles share them.
+    roles: one table a role, named after its plugin.
+    sink: where scored batches go.
+    cluster: the Ray cluster that carries the job.
+    gateway: the HTTP front of every role.
+    lifecycle: deadlines of engine and lease operations.
+    rewards: one table a reward, by name.
+    batch: the deferred batches that ``rolecall run`` makes; without it there are none.
+    """
 
     job: JobSection
     placement: PlacementSection

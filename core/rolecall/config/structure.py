@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
 from enum import Enum
 from pathlib import Path
@@ -22,7 +22,15 @@ import cattrs
 from attrs import NOTHING, Attribute
 
 from rolecall.config.source import Fault
-from rolecall.config.words import complaint_words, quoted, value_words
+from rolecall.config.words import (
+    COLLECTIONS,
+    MAPPINGS,
+    choice_words,
+    complaint_words,
+    quoted,
+    type_words,
+    value_words,
+)
 from rolecall.nearest import did_you_mean, nearest
 
 _Hook = Callable[[Any, Any], Any]
@@ -124,9 +132,8 @@ def _choice(value: object, options: Mapping[Any, Any]) -> Any:
     for option, result in options.items():
         if type(option) is type(value) and option == value:
             return result
-    allowed = ", ".join(quoted(option) if isinstance(option, str) else str(option) for option in options)
     hint = did_you_mean(value, map(str, options)) if isinstance(value, str) else ""
-    raise _expected(f"one of {allowed}", value, hint)
+    raise _expected(f"one of {choice_words(options)}", value, hint)
 
 
 def _union(value: object, hint: Any) -> Any:
@@ -229,7 +236,7 @@ def _key_faults(fields: _Fields, hints: Mapping[str, Any], table: Mapping[str, A
     for key, field in fields.items():
         if field.default is NOTHING and key not in table and key not in meant:
             yield Fault(
-                path=(key,), message=f"is missing; it must be {_type_words(hints.get(field.name, Any))}"
+                path=(key,), message=f"is missing; it must be {type_words(hints.get(field.name, Any))}"
             )
 
 
@@ -261,34 +268,7 @@ def _default(field: Attribute[Any], instance: object) -> Any:
     return default.factory(instance) if default.takes_self else default.factory()
 
 
-def _type_words(hint: Any) -> str:
-    simple: dict[Any, str] = {
-        str: "text",
-        Path: "text (a path)",
-        int: "a whole number",
-        float: "a number",
-        bool: "true or false",
-    }
-    if hint in simple:
-        return simple[hint]
-    origin, arguments = get_origin(hint) or hint, get_args(hint)
-    if origin is Literal:
-        return "one of " + ", ".join(
-            quoted(option) if isinstance(option, str) else str(option) for option in arguments
-        )
-    if origin in (Union, types.UnionType):
-        return " or ".join(_type_words(member) for member in arguments if member is not type(None))
-    if attrs.has(origin) or origin in _MAPPINGS:
-        return "a table"
-    if origin in _COLLECTIONS:
-        return "a list"
-    return "given"
-
-
 # --- the converter ----------------------------------------------------------------------
-
-_MAPPINGS = (dict, Mapping, MutableMapping)
-_COLLECTIONS = (list, tuple, set, frozenset, Sequence, MutableSequence)
 
 
 def _has_origin(origins: tuple[Any, ...]) -> Callable[[Any], bool]:
@@ -309,8 +289,8 @@ def _make_converter() -> cattrs.Converter:
     converter.register_structure_hook_func(_is_enum, _enum)
     converter.register_structure_hook_func(_has_origin((Literal,)), _literal)
     converter.register_structure_hook_func(_has_origin((Union, types.UnionType)), _union)
-    converter.register_structure_hook_func(_has_origin(_COLLECTIONS), _collection)
-    converter.register_structure_hook_func(_has_origin(_MAPPINGS), _mapping)
+    converter.register_structure_hook_func(_has_origin(COLLECTIONS), _collection)
+    converter.register_structure_hook_func(_has_origin(MAPPINGS), _mapping)
     converter.register_structure_hook_factory(lambda hint: attrs.has(get_origin(hint) or hint), _attrs_hook)
     return converter
 

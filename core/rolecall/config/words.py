@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
+import types
+from collections.abc import Iterable, Mapping, MutableMapping, MutableSequence, Sequence
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
 
+import attrs
+
+MAPPINGS = (dict, Mapping, MutableMapping)
+COLLECTIONS = (list, tuple, set, frozenset, Sequence, MutableSequence)
+_SIMPLE = {
+    str: "text",
+    Path: "text (a path)",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+}
 _LONGEST = 60
 _COMPARISONS = {">": "greater than", ">=": "at least", "<": "less than", "<=": "at most"}
 _NUMBER = re.compile(r"must be (?P<operator>[<>]=?) (?P<bound>[^:]+): .*", re.DOTALL)
@@ -38,6 +51,26 @@ def quoted(text: str) -> str:
     """Return text in double quotes, escaped, and cut when it is very long."""
     short = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
     return json.dumps(short, ensure_ascii=False)
+
+
+def type_words(hint: Any) -> str:
+    """Say what a value of a type is written as; None is left out, since TOML can't write it."""
+    if hint in _SIMPLE:
+        return _SIMPLE[hint]
+    origin, arguments = get_origin(hint) or hint, get_args(hint)
+    if origin is Literal:
+        return "one of " + choice_words(arguments)
+    if origin in (Union, types.UnionType):
+        return " or ".join(type_words(member) for member in arguments if member is not type(None))
+    if attrs.has(origin) or origin in MAPPINGS:
+        return "a table"
+    if origin in COLLECTIONS:
+        return "a list"
+    return "given"
+
+
+def choice_words(options: Iterable[Any]) -> str:
+    return ", ".join(quoted(option) if isinstance(option, str) else str(option) for option in options)
 
 
 def complaint_words(error: Exception, attribute: str, value: Any) -> str:
