@@ -140,8 +140,9 @@ def _limits(validator: Any) -> Iterator[str]:
 def _default(field: attrs.Attribute[Any]) -> str:
     if field.default is attrs.NOTHING:
         return "required"
-    if isinstance(field.default, attrs.Factory):
-        return "empty" if field.default.factory is dict else "its defaults"
+    factory = getattr(field.default, "factory", None)
+    if factory is not None:
+        return "empty" if factory is dict else "its defaults"
     if field.default is None:
         return "none"
     return f"`{json.dumps(field.default)}`"

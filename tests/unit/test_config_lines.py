@@ -259,7 +259,7 @@ class _Writer:
         return json.dumps(key, ensure_ascii=False)
 
 
-@settings(deadline=None)  # a slow machine is no fault
+@settings(max_examples=60, deadline=None)  # a slow machine is no fault
 @given(TREES, st.data())
 def test_the_line_of_each_value_is_where_its_text_stands(tree, data):
     writer = _Writer(data)

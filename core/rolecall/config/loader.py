@@ -21,7 +21,7 @@ from rolecall.errors import ConfigError, ConfigProblem
 _POSITION = re.compile(
     r"(?P<fault>.*?) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)"
 )
-_UNQUOTED_TEXT_HINT = ' (text needs quotes: mode = "split")'
+_UNQUOTED_TEXT_HINT = ' (text needs quotes: key = "text")'
 
 
 def load_config(path: Path) -> JobConfig:

@@ -136,7 +136,7 @@ class RoleConfig:
     models: one table a model, by its name.
     default_model: used when a request names none; implied when there is exactly one model.
     aliases: further names for models.
-    route_keys: route key → model, e.g. one teacher for each data source.
+    route_keys: route key → model, e.g. one model for each data source.
     routing_policy: name of a routing-policy plugin.
     devices: devices the role may use; None takes what its models need.
     options: the role plugin's own table.
