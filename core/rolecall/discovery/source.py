@@ -162,15 +162,14 @@ class SnapshotSource:
         except SnapshotError as error:
             raise RegistryUnavailableError(f"the registry's snapshot is not valid: {error}") from error
         last = self._snapshot
-        if last is not None:
-            same_epoch = snapshot.registry_epoch == last.registry_epoch
+        if last is not None and last.registry_epoch == snapshot.registry_epoch:
             # Two reads may be answered in the wrong order; the older one loses.
-            if same_epoch and snapshot.topology_revision <= last.topology_revision:
+            if snapshot.topology_revision <= last.topology_revision:
                 return
-            if not same_epoch and started < self._epoch_since:
-                return
-            if not same_epoch:
-                self._epoch_since = self._clock()
+        elif started < self._epoch_since:
+            return
+        else:
+            self._epoch_since = self._clock()
         self._snapshot = snapshot
         self._published = published
         self._announce()
