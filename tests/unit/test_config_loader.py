@@ -168,9 +168,7 @@ def test_syntax_errors_have_their_line(job_file, text, start):
 
 def test_text_without_quotes_gets_a_hint(job_file):
     (problem,) = problems(job_file("[placement]\nmode = split\n"))
-    assert (
-        problem == 'job.toml:2: not valid TOML: Invalid value, column 8 (text needs quotes: key = "text")'
-    )
+    assert problem == 'job.toml:2: not valid TOML: Invalid value, column 8 (text needs quotes: key = "text")'
 
 
 # --- plugin options ---------------------------------------------------------------------
