@@ -1,0 +1,110 @@
+"""What is imported is declared, what is declared is imported, and each has a decision record."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DECISIONS = ROOT / "docs" / "decisions"
+NOT_INSTALLED_BY_DEFAULT = {
+    "tensordict": "TransferQueue",
+    "torch": "torch",
+    "transfer_queue": "TransferQueue",
+}
+"""Import name → the extra's requirement that brings it."""
+
+NOT_IMPORTED = {"uvicorn"}
+"""Run as a program or by name, so no import shows it."""
+
+
+def configuration() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def bare(requirement: str) -> str:
+    """Return a requirement's name without version and extras, normalised."""
+    name = re.match(r"[\w.-]+", requirement)
+    assert name is not None, requirement
+    return re.sub(r"[-_.]+", "-", name.group()).lower()
+
+
+def declared() -> set[str]:
+    return {bare(requirement) for requirement in configuration()["project"]["dependencies"]}
+
+
+def optional() -> set[str]:
+    extras = configuration()["project"]["optional-dependencies"]
+    return {bare(requirement) for requirements in extras.values() for requirement in requirements}
+
+
+def imported() -> dict[str, str]:
+    """Return the foreign top-level modules that the distribution imports, each with one place."""
+    roots = [
+        ROOT / package
+        for package in configuration()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    ]
+    own = {root.name for root in roots}
+    found: dict[str, str] = {}
+    for root in roots:
+        for file in sorted(root.rglob("*.py")):
+            for module, line in absolute_imports(ast.parse(file.read_text(encoding="utf-8"))):
+                top = module.partition(".")[0]
+                if top not in sys.stdlib_module_names and top not in own:
+                    found.setdefault(top, f"{file.relative_to(ROOT)}:{line}")
+    return found
+
+
+def absolute_imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module, node.lineno
+
+
+def test_every_import_is_declared() -> None:
+    owners = packages_distributions()
+    undeclared: list[str] = []
+    for module, place in imported().items():
+        if module in NOT_INSTALLED_BY_DEFAULT:
+            continue
+        if not {bare(owner) for owner in owners.get(module, ())} & declared():
+            undeclared.append(f"{place}: {module} is in no declared dependency")
+    assert undeclared == []
+
+
+def test_every_dependency_is_used() -> None:
+    owners = packages_distributions()
+    used = {bare(owner) for module in imported() for owner in owners.get(module, ())}
+    assert declared() - used - NOT_IMPORTED == set()
+
+
+def test_an_extra_is_imported_by_plugins_only() -> None:
+    core = [place for module, place in imported().items() if module in NOT_INSTALLED_BY_DEFAULT]
+    assert [place for place in core if place.startswith("core/")] == []
+    assert {bare(name) for name in NOT_INSTALLED_BY_DEFAULT.values()} <= optional()
+
+
+@pytest.mark.parametrize("name", sorted(declared() | optional()))
+def test_a_decision_record_tells_why(name: str) -> None:
+    named: set[str] = set()
+    for record in DECISIONS.glob("[0-9]*.md"):
+        for line in re.findall(r"^Depends on: (.*)$", record.read_text(encoding="utf-8"), re.MULTILINE):
+            named |= {bare(requirement) for requirement in re.findall(r"`([^`]+)`", line)}
+    assert name in named, f"{name}: write docs/decisions/NNNN-....md with a line: Depends on: `{name}`"
+
+
+def test_decision_numbers_are_unique_and_stand_in_the_titles() -> None:
+    numbers = [record.name[:4] for record in sorted(DECISIONS.glob("[0-9]*.md"))]
+    assert len(numbers) == len(set(numbers))
+    for record in DECISIONS.glob("[0-9]*.md"):
+        assert record.read_text(encoding="utf-8").startswith(f"# {record.name[:4]}: "), record.name
