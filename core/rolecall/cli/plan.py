@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
@@ -87,28 +87,26 @@ def _problem_to_json(error: ConfigError | PlacementRefused) -> dict[str, Any]:
 
 def _show_problem(console: Console, file: Path, error: ConfigError | PlacementRefused) -> None:
     if isinstance(error, PlacementRefused):
-        reasons = counted(len(error.refusals), "reason")
-        console.print(Text(f"{file}: this job can't be placed, for {reasons}:", style="bold red"))
-        for refusal in error.refusals:
-            console.print()
-            console.print(_refusal(refusal))
-        return
-    problems = counted(len(error.problems), "problem")
-    console.print(Text(f"{file}: {problems}:", style="bold red"))
-    for problem in error.problems:
+        title = f"this job can't be placed, for {counted(len(error.refusals), 'reason')}:"
+        entries = [_refusal(refusal) for refusal in error.refusals]
+    else:
+        title = f"{counted(len(error.problems), 'problem')}:"
+        entries = [Text(str(problem)) for problem in error.problems]
+    console.print(Text(f"{file}: {title}", style="bold red"), soft_wrap=True)
+    for entry in entries:
         console.print()
-        console.print(Padding(Text(str(problem)), (0, 0, 0, 2), expand=False))
+        if console.is_terminal:
+            console.print(Padding(entry, (0, 0, 0, 2), expand=False))
+        else:
+            # Lines as they are: whoever reads a pipe or a log searches in them.
+            console.print(Text.assemble("  ", entry.plain.replace("\n", "\n  ")), soft_wrap=True)
 
 
-def _refusal(refusal: Refusal) -> RenderableType:
-    return Padding(
-        Text.assemble(
-            (refusal.key, "bold"),
-            (f"  [{refusal.code}]\n", "dim"),
-            f"{refusal.message}\n",
-            ("fix: ", "green"),
-            refusal.fix,
-        ),
-        (0, 0, 0, 2),
-        expand=False,
+def _refusal(refusal: Refusal) -> Text:
+    return Text.assemble(
+        (refusal.key, "bold"),
+        (f"  [{refusal.code}]\n", "dim"),
+        f"{refusal.message}\n",
+        ("fix: ", "green"),
+        refusal.fix,
     )

@@ -1,0 +1,204 @@
+"""The map that people read and the JSON that scripts read."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from textwrap import dedent
+
+import pytest
+from rich.console import Console
+
+from rolecall.api import (
+    ModelDemand,
+    ModelId,
+    PlacementJob,
+    PlacementMode,
+    PlacementPlan,
+    RoleDemand,
+    RoleName,
+)
+from rolecall.placement.preflight import plan_placement
+from rolecall.placement.render import plan_to_json, render_map
+from rolecall_placement.decoupled import Decoupled
+from rolecall_placement.defer import Defer
+from rolecall_placement.split import Split
+
+
+def planned(
+    mode: PlacementMode, *roles: tuple[str, int, int], pool: int | None = None, per_node: int = 8
+) -> PlacementPlan:
+    """A plan of roles given as (name, replicas, devices per engine), each with a model "m"."""
+    return plan_placement(
+        PlacementJob(
+            resource="GPU",
+            devices_per_node=per_node,
+            pool_devices=pool,
+            roles=tuple(
+                RoleDemand(
+                    role=RoleName(name),
+                    deferrable=True,
+                    models=(
+                        ModelDemand(
+                            model=ModelId("m"),
+                            replicas=replicas,
+                            devices_per_engine=devices,
+                            tensor_parallel=devices,
+                            pipeline_parallel=1,
+                        ),
+                    ),
+                )
+                for name, replicas, devices in roles
+            ),
+        ),
+        mode,
+    )
+
+
+def shown(plan: PlacementPlan, width: int = 100, *, encoding: str = "utf-8", colour: bool = False) -> str:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding)
+    console = Console(file=file, width=width, force_terminal=colour, color_system="256" if colour else None)
+    console.print(render_map(plan))
+    file.flush()
+    return raw.getvalue().decode(encoding)
+
+
+def lines(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.splitlines()).strip()
+
+
+def test_roles_side_by_side_are_shown_in_one_row() -> None:
+    plan = planned(Split(), ("writer", 4, 1), ("judge", 1, 2), ("scorer", 1, 1), pool=8)
+    assert lines(shown(plan)) == dedent("""\
+        split · 8 GPU in 1 pool · 1 phase: all roles awake together
+
+          pool shared: 8 GPU, 8 per node
+            bundle     0 1 2 3 4 5 6 7
+            inference  W W W W J─J S .
+
+              role     model   engines         pool     bundles   device share
+          W   writer   m       4 × 1 device    shared   0-3       1
+          J   judge    m       1 × 2 devices   shared   4-5       1
+          S   scorer   m       1 × 1 device    shared   6         1
+
+          Nobody uses bundle 7.""")
+
+
+def test_roles_in_turn_have_a_row_each_and_say_what_they_share() -> None:
+    plan = planned(Defer(), ("writer", 4, 1), ("judge", 1, 2), pool=4, per_node=2)
+    text = lines(shown(plan))
+    assert text.startswith("defer · 4 GPU in 1 pool · 2 phases, one at a time")
+    assert dedent("""\
+            node    0     1
+            bundle  0 1   2 3
+            writer  W W │ W W
+            judge   J─J │ . .""").replace("\n", "\n    ") in text  # fmt: skip
+    assert "0.5 or 1" in text
+    assert "writer and judge take turns on bundle 0-1." in text
+
+
+def test_every_pool_has_its_own_map() -> None:
+    text = shown(planned(Decoupled(), ("writer", 2, 1), ("judge", 1, 2)))
+    assert "2 pools" in text
+    assert text.index("pool writer: 2 GPU") < text.index("inference  W W")
+    assert text.index("inference  W W") < text.index("pool judge: 2 GPU") < text.index("inference  J─J")
+
+
+def test_a_terminal_without_unicode_gets_the_same_map_in_ascii() -> None:
+    plan = planned(Split(), ("writer", 2, 2), ("judge", 1, 2), pool=6, per_node=2)
+    text = shown(plan, encoding="ascii")
+    assert "W-W | W-W | J-J" in text
+    assert "2 x 2 devices" in text
+
+
+def test_only_a_terminal_gets_colours() -> None:
+    plan = planned(Split(), ("writer", 2, 1), ("judge", 1, 1), pool=3)
+    assert "\x1b" not in shown(plan)
+    coloured = shown(plan, colour=True)
+    row = next(line for line in coloured.splitlines() if "inference" in line)
+    styles = {letter: set(re.findall(rf"\x1b\[([0-9;]+)m{letter}\x1b", row)) for letter in "WJ"}
+    assert len(styles["W"]) == len(styles["J"]) == 1
+    assert styles["W"] != styles["J"], "each role has a colour of its own"
+
+
+def test_a_letter_stands_for_one_role_only() -> None:
+    text = shown(planned(Split(), ("judge", 1, 1), ("jury", 1, 1), ("jj", 1, 1), ("j", 1, 1), pool=4))
+    row = next(line for line in text.splitlines() if "inference" in line)
+    letters = row.split()[1:]
+    assert letters[:2] == ["J", "U"]
+    assert len(set(letters)) == 4
+
+
+def test_a_wide_pool_is_folded_at_nodes_and_repeats_are_counted() -> None:
+    plan = planned(Defer(), ("writer", 128, 8), ("judge", 40, 4), pool=1024)
+    text = shown(plan, width=100)
+    assert max(map(len, text.splitlines())) <= 100
+    assert len(text.splitlines()) < 40
+    assert "bundles 40-159: 3 lines like 0-39" in text
+    assert "bundles 200-1023: 21 lines like 160-199" in text
+    rows = [line.split() for line in text.splitlines() if line.strip().startswith("judge   ")]
+    assert [len(row) for row in rows[:2]] == [1 + 10 + 4, 1 + 40 + 4], "five whole nodes, four rules"
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("per_node", [1, 3, 8, 100])
+@pytest.mark.parametrize("devices", [1, 7, 64, 65, 999])
+def test_every_bundle_is_on_the_map_whatever_the_width(width: int, per_node: int, devices: int) -> None:
+    plan = planned(Split(), ("writer", devices, 1), pool=devices, per_node=per_node)
+    text = shown(plan, width=width)
+    assert max(len(line) for line in text.split("      role")[0].splitlines()[1:]) <= width
+    seen = sum(line.count("W") for line in text.splitlines() if line.strip().startswith("inference"))
+    counted = 0
+    for line in text.splitlines():
+        if " lines like " in line or " line like " in line:
+            first, last = line.split()[1].rstrip(":").split("-")
+            counted += int(last) - int(first) + 1
+    assert seen + counted == devices
+
+
+def test_json_is_complete_and_stable() -> None:
+    plan = planned(Defer(), ("writer", 2, 1), ("judge", 1, 2), pool=3, per_node=4)
+    assert json.loads(json.dumps(plan_to_json(plan))) == {
+        "schema_version": 1,
+        "mode": "defer",
+        "pools": [{"pool_id": "shared", "resource": "GPU", "devices": 3, "devices_per_node": 4}],
+        "phases": [{"name": "writer", "roles": ["writer"]}, {"name": "judge", "roles": ["judge"]}],
+        "replicas": [
+            {
+                "role": "writer",
+                "model": "m",
+                "engine": "m/replica-0",
+                "pool_id": "shared",
+                "bundles": [0],
+                "reservation": 0.5,
+            },
+            {
+                "role": "writer",
+                "model": "m",
+                "engine": "m/replica-1",
+                "pool_id": "shared",
+                "bundles": [1],
+                "reservation": 0.5,
+            },
+            {
+                "role": "judge",
+                "model": "m",
+                "engine": "m/replica-0",
+                "pool_id": "shared",
+                "bundles": [0, 1],
+                "reservation": 0.5,
+            },
+        ],
+        "conflicts": {"writer": ["judge"], "judge": ["writer"]},
+    }
+
+
+def test_json_agrees_with_the_plan_about_conflicts_and_reservations() -> None:
+    plan = planned(Defer(), ("writer", 4, 1), ("judge", 1, 2), ("scorer", 1, 1), pool=4)
+    as_json = plan_to_json(plan)
+    for role, conflicts in as_json["conflicts"].items():
+        assert set(conflicts) == plan.conflicts(RoleName(role))
+    for replica in as_json["replicas"]:
+        assert replica["reservation"] == plan.reservation(replica["pool_id"], replica["bundles"][0])
