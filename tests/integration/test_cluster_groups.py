@@ -19,11 +19,11 @@ from ray.util.placement_group import placement_group, placement_group_table, rem
 
 from rolecall.api import EngineId, ModelId, Phase, PlacementPlan, Pool, ReplicaPlacement, RoleName
 from rolecall.cluster import ray_cluster
-from rolecall.cluster.port import GroupPort, PoolGroup
 from rolecall.cluster.ray_cluster import create_pools, pools_of, probe_pools, remove_pools
 from rolecall.cluster.ray_groups import RayGroups
 from rolecall.cluster.scheduling import in_bundle
 from rolecall.errors import ClusterError, PlacementRefused
+from rolecall.placement.group_port import GroupPort, PoolGroup
 from rolecall.testing.fake_groups import FakeGroups, FaultyGroups
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]

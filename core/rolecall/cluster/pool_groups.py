@@ -5,7 +5,7 @@ Whatever goes wrong while groups are created, also Ctrl-C, those already created
 before the error goes on. A removal is done when the cluster confirms it; until then the group
 stays pending here and every further :meth:`PoolGroups.remove` tries it again.
 
-Works on a :class:`~rolecall.cluster.port.GroupPort`; imports no Ray.
+Works on a :class:`~rolecall.placement.group_port.GroupPort`; imports no Ray.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 
 from attrs import define
 
-from rolecall.cluster.port import BlockingClock, GroupHandle, GroupPort, PoolGroup, ResourceOffer
 from rolecall.errors import CleanupPendingError, ClusterError, PlacementRefused, Refusal
 from rolecall.placement.binding import BundleProbe
+from rolecall.placement.group_port import BlockingClock, GroupHandle, GroupPort, PoolGroup, ResourceOffer
 from rolecall.placement.plan import Pool
 from rolecall.placement.wording import bundle_runs, counted
 

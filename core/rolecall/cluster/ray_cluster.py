@@ -15,9 +15,9 @@ from attrs import frozen
 from ray.util.placement_group import PlacementGroup
 
 from rolecall.cluster.pool_groups import PoolGroups
-from rolecall.cluster.port import BlockingClock, GroupPort
 from rolecall.cluster.ray_groups import RayGroups, WallClock
 from rolecall.placement.binding import BoundPlan, BundleProbe, bind
+from rolecall.placement.group_port import BlockingClock, GroupPort
 from rolecall.placement.plan import PlacementPlan
 
 CREATE_TIMEOUT_S = 60.0

@@ -1,4 +1,4 @@
-"""Ray's placement groups behind :class:`~rolecall.cluster.port.GroupPort`.
+"""Ray's placement groups behind :class:`~rolecall.placement.group_port.GroupPort`.
 
 The only place that speaks Ray's placement-group API. Ray's errors become
 :class:`~rolecall.errors.ClusterError` here, with their cause. Groups are not detached: Ray removes
@@ -23,10 +23,10 @@ from ray.util.placement_group import (
     remove_placement_group,
 )
 
-from rolecall.cluster.port import PoolGroup, ResourceOffer
 from rolecall.cluster.scheduling import in_bundle
 from rolecall.errors import ClusterError
 from rolecall.placement.binding import NAMED_DEVICES, BundleProbe
+from rolecall.placement.group_port import PoolGroup, ResourceOffer
 from rolecall.placement.wording import bundle_runs
 
 PROBE_SHARE = 0.0001

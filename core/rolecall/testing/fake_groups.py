@@ -11,14 +11,14 @@ from typing import Any
 
 from attrs import define, field
 
-from rolecall.cluster.port import GroupPort, PoolGroup, ResourceOffer
 from rolecall.errors import ClusterError
 from rolecall.placement.binding import NAMED_DEVICES, BundleProbe
+from rolecall.placement.group_port import GroupPort, PoolGroup, ResourceOffer
 
 
 @define
 class TurnedClock:
-    """A :class:`~rolecall.cluster.port.BlockingClock` turned by its own ``sleep``."""
+    """A :class:`~rolecall.placement.group_port.BlockingClock` turned by its own ``sleep``."""
 
     time_s: float = 0.0
 

@@ -1,6 +1,6 @@
 """The port to the cluster's placement groups, and to time that blocks.
 
-Behind it stands Ray (``ray_groups``) or a fake (``rolecall.testing.fake_groups``); the same
+Behind it stands Ray (``rolecall.cluster.ray_groups``) or a fake (``rolecall.testing.fake_groups``); the same
 contract tests run against both. A *group handle* is opaque here. All calls block, and raise
 :class:`~rolecall.errors.ClusterError` when the cluster does not answer as it should.
 """
