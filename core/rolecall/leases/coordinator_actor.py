@@ -32,10 +32,7 @@ MAX_CONCURRENT_CALLS = 10_000
 """Each waiting consumer holds a call open; they must never keep a runner's command out."""
 
 ANSWER_TIMEOUT_S = 30.0
-"""How long a client waits for an answer that takes the coordinator no time."""
-
 WAIT_GRACE_S = 5.0
-"""How much longer than asked a client waits for the coordinator to say that a wait timed out."""
 
 T = TypeVar("T")
 
@@ -99,13 +96,23 @@ class RayCoordinator:
     Stateless but for a cached deadline; any number of them may exist. Cancelling a call ends the
     waiting only. No call waits for ever, even if the actor hangs.
 
-    Attributes:
-        handle: the actor handle. The one that :func:`create_coordinator` returns keeps the actor
-            alive and has to be kept.
+    Args:
+        handle: the actor handle; the first one, which :func:`create_coordinator` holds, keeps the
+            actor alive.
+        answer_timeout_s: limit for calls that take the coordinator no time.
+        wait_grace_s: how long after a wait's timeout the coordinator may still say so.
     """
 
-    def __init__(self, handle: Any) -> None:
+    def __init__(
+        self,
+        handle: Any,
+        *,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
+        wait_grace_s: float = WAIT_GRACE_S,
+    ) -> None:
         self.handle = handle
+        self._answer_timeout_s = answer_timeout_s
+        self._wait_grace_s = wait_grace_s
         self._operation_limit_s: float | None = None
 
     async def begin_batch(self, batch: BatchId) -> None:
@@ -135,12 +142,12 @@ class RayCoordinator:
     async def wait_committed(self, batch: BatchId, timeout_s: float) -> None:
         """As the port says; also ``JobError`` if the coordinator is gone.
 
-        Without any answer it ends ``WAIT_GRACE_S`` after the timeout.
+        Without any answer it ends ``wait_grace_s`` after the timeout.
         """
         timeout_s = max(0.0, timeout_s)
         call = self.handle.wait_committed.remote(batch, timeout_s)
         try:
-            await self._ask(f"wait_committed({batch})", call, timeout_s + WAIT_GRACE_S)
+            await self._ask(f"wait_committed({batch})", call, timeout_s + self._wait_grace_s)
         except _NoAnswerError as error:
             raise CommitTimeoutError(f"batch {batch} was not seen committed: {error}") from error
 
@@ -152,10 +159,11 @@ class RayCoordinator:
         if self._operation_limit_s is None:
             timeout_s: float = await self._ask("timeout_s()", self.handle.timeout_s.remote())
             # A deactivate may have to wait for an onload or another offload first.
-            self._operation_limit_s = 2 * timeout_s + ANSWER_TIMEOUT_S
+            self._operation_limit_s = 2 * timeout_s + self._answer_timeout_s
         return self._operation_limit_s
 
-    async def _ask(self, asked: str, call: Awaitable[T], limit_s: float = ANSWER_TIMEOUT_S) -> T:
+    async def _ask(self, asked: str, call: Awaitable[T], limit_s: float | None = None) -> T:
+        limit_s = self._answer_timeout_s if limit_s is None else limit_s
         try:
             async with asyncio.timeout(limit_s):
                 return await _answer(f"the coordinator's {asked}", call)
@@ -203,8 +211,14 @@ def create_coordinator(
     The actor ends when the returned client (its handle) is dropped or this process ends. A setup
     that contradicts itself shows as ``JobError`` on the first call.
     """
-    actor = ray.remote(num_cpus=0, max_concurrency=MAX_CONCURRENT_CALLS, max_restarts=0)(CoordinatorActor)
-    handle = actor.options(name=ACTOR_NAME, namespace=namespace).remote(
+    actor: Any = ray.remote(CoordinatorActor)
+    handle = actor.options(
+        name=ACTOR_NAME,
+        namespace=namespace,
+        num_cpus=0,
+        max_concurrency=MAX_CONCURRENT_CALLS,
+        max_restarts=0,
+    ).remote(
         services=dict(services),
         events=events,
         conflicts=dict(conflicts),
