@@ -46,6 +46,22 @@ def test_relative_links_lead_somewhere(pages: list[Any]) -> None:
     assert broken == []
 
 
+def test_every_page_can_be_reached_from_the_index(pages: list[Any]) -> None:
+    """From ``docs/README.md`` or the README; decision records are listed by their folder."""
+    known = {page.path: page for page in pages}
+    reached: set[Path] = set()
+    waiting = [ROOT / "README.md", ROOT / "docs" / "README.md"]
+    while waiting:
+        path = waiting.pop()
+        if path in known and path not in reached:
+            reached.add(path)
+            links = (match[1] or match[2] for match in LINK.finditer(known[path].prose))
+            waiting += [(path.parent / link.partition("#")[0]).resolve() for link in links]
+    docs = {page.path for page in pages if page.path.is_relative_to(ROOT / "docs")}
+    records = {path for path in docs if path.parent.name == "decisions"}
+    assert docs - records - reached == set()
+
+
 def test_files_named_in_the_text_exist(pages: list[Any]) -> None:
     """A code span that starts with a folder of the project and ends like a file or folder is one."""
     named = re.compile(rf"(?:{'|'.join(map(re.escape, FOLDERS))})/[\w./-]*")
