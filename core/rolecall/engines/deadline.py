@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
@@ -23,6 +22,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
+_RESOLUTION_S = 1e-6
+
 
 class Clock(Protocol):
     """Monotonic time and a way to wait for it."""
@@ -32,11 +33,11 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
-class SystemClock:
-    """The machine's monotonic clock."""
+class LoopClock:
+    """The running event loop's monotonic time."""
 
     def now_s(self) -> float:
-        return time.monotonic()
+        return asyncio.get_running_loop().time()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -61,7 +62,9 @@ class Deadline:
 
     def remaining_s(self) -> float:
         """Seconds left; zero once it has passed."""
-        return max(0.0, self.ends_s - self.clock.now_s())
+        left = self.ends_s - self.clock.now_s()
+        # Less than the clock can wait for is nothing: sleeping it would not move the time.
+        return left if left > _RESOLUTION_S else 0.0
 
     @property
     def passed(self) -> bool:

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 from attrs import evolve, frozen
 
-from rolecall.engines.deadline import Clock, Deadline
+from rolecall.engines.deadline import Clock, Deadline, DeadlineExceededError
 from rolecall.engines.fencing import Stamp, TokenGate
 from rolecall.engines.handover import (
     HandoverLimits,
@@ -70,7 +70,8 @@ logger = logging.getLogger(__name__)
 
 _EXIT_LOOK_S = 0.1
 _EXIT_LAG_S = 1.0
-"""A dying process closes its sockets a moment before it can be reaped."""
+"""A dying process closes its sockets a moment before it can be reaped: after an error this long is
+waited for its exit."""
 _CLEANUP_S = 10.0
 
 
@@ -130,6 +131,7 @@ class EngineHost:
         self._proof: SleepProof | None = None
         self._command: asyncio.Task[Any] | None = None
         self._doing = ""
+        self._ending: asyncio.Task[str] | None = None
 
     # --- commands -----------------------------------------------------------------------
 
@@ -157,13 +159,13 @@ class EngineHost:
 
     async def stop(self, stamp: Stamp, deadline: Deadline) -> str:
         self._admit(stamp, "stop")
-        command = self._command
-        if command is not None and self._doing == "stop":
-            return await deadline.bound(_result(command), f"stop of {self._name}")
-        if command is not None:
-            command.cancel()
-            await deadline.share(0.3).bound(_ended(command), f"interrupting {self._doing} of {self._name}")
-        return await self._run("stop", self._end_engine(deadline))
+        # A start of this incarnation that is still on its way comes too late.
+        self._incarnation = stamp.incarnation
+        if self._ending is None:
+            self._ending = asyncio.ensure_future(self._interrupt_and_end(deadline))
+            self._ending.add_done_callback(self._forget_ending)
+        # Whoever gives up waiting does not stop the stop.
+        return await deadline.bound(_result(self._ending), f"stop of {self._name}")
 
     async def dispose(self) -> None:
         """Nothing to do: the owner of the process that hosts this ends it."""
@@ -289,7 +291,7 @@ class EngineHost:
             put_to_sleep(
                 engine,
                 prepared.backend.memory_tags,
-                deadline,
+                deadline.leaving(_EXIT_LAG_S),
                 weight_source=self._setup.weight_source,
                 grace_s=grace_s,
                 limits=self._setup.limits,
@@ -324,7 +326,7 @@ class EngineHost:
             wake(
                 engine,
                 prepared.backend.memory_tags,
-                deadline,
+                deadline.leaving(_EXIT_LAG_S),
                 weight_source=self._setup.weight_source,
                 expected=evolve(asleep, weight_version=weight_version or asleep.weight_version),
                 limits=self._setup.limits,
@@ -372,6 +374,22 @@ class EngineHost:
         while (code := engine.exit_code()) is None:
             await self._clock.sleep(_EXIT_LOOK_S)
         return code
+
+    async def _interrupt_and_end(self, deadline: Deadline) -> str:
+        command = self._command
+        if command is not None:
+            command.cancel()
+            try:
+                await deadline.share(0.3).bound(_ended(command), f"interrupting {self._doing}")
+            except DeadlineExceededError as error:
+                # It will fail by itself when its engine is gone.
+                logger.warning("%s: %s", self._name, error)
+        return await self._end_engine(deadline)
+
+    def _forget_ending(self, ending: asyncio.Task[str]) -> None:
+        self._ending = None
+        if not ending.cancelled() and (error := ending.exception()) is not None:
+            logger.info("%s: a stop ended with: %s", self._name, error)
 
     async def _end_engine(self, deadline: Deadline) -> str:
         engine = self._engine
@@ -422,9 +440,10 @@ class EngineHost:
 
     async def _run(self, doing: str, work: Coroutine[Any, Any, T]) -> T:
         """Run a command's body as the only one."""
-        if self._command is not None and not self._command.done():
+        if self._ending is not None or (self._command is not None and not self._command.done()):
             work.close()
-            raise EngineError(f"{self._name}: {doing} refused, {self._doing} is still running")
+            running = "stop" if self._ending is not None else self._doing
+            raise EngineError(f"{self._name}: {doing} refused, {running} is still running")
         task = asyncio.ensure_future(work)
         self._command, self._doing = task, doing
         try:

@@ -277,8 +277,8 @@ class InferenceManager:
         self._wanted = Wanted.AWAKE
         work = deadline.share(0.75)  # the rest is for taking back a part that succeeded
         attempts = await asyncio.gather(*(self._restore(r, work) for r in self._replicas.values()))
-        failed = [attempt for attempt in attempts if not attempt.succeeded]
-        restored = [attempt.replica for attempt in attempts if attempt.succeeded]
+        failed = [attempt for attempt in attempts if not attempt.stands]
+        restored = [attempt.replica for attempt in attempts if attempt.stands]
         if not failed:
             for replica in restored:
                 _open(replica, "onloaded")

@@ -85,8 +85,7 @@ class LifecycleTimes:
 class Attempt:
     """What came of one operation on one replica.
 
-    ticket: the replica at the moment of the result; an attempt that is no longer current must
-        not be acted upon.
+    ticket: the replica at the moment of the result.
     problem: None for a success.
     proved_gone: the engine ended by itself, and nothing of it is left.
     """
@@ -98,6 +97,11 @@ class Attempt:
 
     @property
     def succeeded(self) -> bool:
+        return self.problem is None
+
+    @property
+    def stands(self) -> bool:
+        """It succeeded, and the replica has not changed since."""
         return self.problem is None and self.replica.is_current(self.ticket)
 
 

@@ -1,0 +1,161 @@
+"""Workers without Ray: real engine hosts over fake engines, with faults between them and the manager.
+
+:class:`FakeWorkers` is a :class:`~rolecall.engines.worker_handle.WorkerFactory`. The hosts are the
+ones that real workers run, so a test of the manager also tests what happens on the node; only
+the connection and the engine are scripted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rolecall.engines.deadline import Deadline, LoopClock
+from rolecall.engines.engine_host import EngineHost, HostSetup, Prepared
+from rolecall.engines.fencing import Stamp
+from rolecall.engines.handover import HandoverLimits, SleepProof
+from rolecall.engines.worker_handle import (
+    ANSWER_MARGIN_S,
+    Started,
+    WorkerDescription,
+    WorkerDiedError,
+    WorkerHealth,
+    WorkerSlot,
+    WorkerUnavailableError,
+)
+from rolecall.ids import EngineId, ModelId, RoleName
+from rolecall.interfaces.engine_backend import MemoryReport
+from rolecall.interfaces.role import WeightSource
+from rolecall.testing.fake_engine import FakeBackend, FakeEngine, FakeOptions, Script
+
+T = TypeVar("T")
+
+
+class FakeWorker:
+    """One worker. ``dead`` and ``silent`` may be switched while calls are in flight.
+
+    dead: calls raise ``WorkerDiedError``; its engine runs on, as an orphan would.
+    silent: calls are carried out, but their answers are lost.
+    """
+
+    def __init__(self, host: EngineHost, backend: FakeBackend) -> None:
+        self.host = host
+        self.backend = backend
+        self.dead = asyncio.Event()
+        self.silent = False
+        self.disposed = False
+        self.calls: list[str] = []
+
+    @property
+    def engine(self) -> FakeEngine:
+        """The newest engine."""
+        return self.backend.engine
+
+    @property
+    def script(self) -> Script:
+        return self.backend.script
+
+    async def prepare(self, deadline: Deadline) -> None:
+        await self._call("prepare", self.host.prepare(_inner(deadline)), deadline)
+
+    async def start(self, stamp: Stamp, weight_version: str | None, deadline: Deadline) -> Started:
+        return await self._call("start", self.host.start(stamp, weight_version, _inner(deadline)), deadline)
+
+    async def sleep(self, stamp: Stamp, grace_s: float, deadline: Deadline) -> SleepProof:
+        return await self._call("sleep", self.host.sleep(stamp, grace_s, _inner(deadline)), deadline)
+
+    async def wake(self, stamp: Stamp, weight_version: str | None, deadline: Deadline) -> MemoryReport:
+        return await self._call("wake", self.host.wake(stamp, weight_version, _inner(deadline)), deadline)
+
+    async def health(self, *, generate: bool, deadline: Deadline) -> WorkerHealth:
+        return await self._call(
+            "health", self.host.health(generate=generate, deadline=_inner(deadline)), deadline
+        )
+
+    async def stop(self, stamp: Stamp, deadline: Deadline) -> str:
+        return await self._call("stop", self.host.stop(stamp, _inner(deadline)), deadline)
+
+    async def describe(self, deadline: Deadline) -> WorkerDescription:
+        return await self._call("describe", self.host.describe(_inner(deadline)), deadline)
+
+    async def dispose(self) -> None:
+        self.disposed = True
+
+    async def _call(self, name: str, work: Coroutine[Any, Any, T], deadline: Deadline) -> T:
+        self.calls.append(name)
+        if self.dead.is_set():
+            work.close()
+            raise WorkerDiedError("the worker is dead")
+        answer = asyncio.ensure_future(work)
+        death = asyncio.ensure_future(self.dead.wait())
+        timer = asyncio.ensure_future(deadline.clock.sleep(deadline.remaining_s()))
+        try:
+            waited: set[asyncio.Future[Any]] = {death, timer}
+            if not self.silent:
+                waited.add(answer)
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if death.done():
+                raise WorkerDiedError("the worker died")
+            if self.silent or not answer.done():
+                answer.add_done_callback(lambda task: task.cancelled() or task.exception())
+                raise WorkerUnavailableError(f"no answer to {name} within {deadline.total_s:g} s")
+            return answer.result()
+        finally:
+            death.cancel()
+            timer.cancel()
+
+
+def _inner(deadline: Deadline) -> Deadline:
+    return deadline.leaving(ANSWER_MARGIN_S)
+
+
+class FakeWorkers:
+    """Makes a :class:`FakeWorker` for each slot; ``of`` finds it again.
+
+    A call that the manager gave up is not cancelled, as a call to another process is not.
+    """
+
+    def __init__(self, log_dir: Path, *, weight_source: WeightSource = WeightSource.STATIC) -> None:
+        self._log_dir = log_dir
+        self._weight_source = weight_source
+        self._workers: dict[EngineId, FakeWorker] = {}
+
+    def of(self, engine: str) -> FakeWorker:
+        """The newest worker of a replica."""
+        return self._workers[EngineId(engine)]
+
+    def __call__(self, slot: WorkerSlot) -> FakeWorker:
+        backend = FakeBackend()
+        prepared = Prepared(backend=backend, options=FakeOptions(), model_path=Path("/model"))
+
+        async def prepare() -> Prepared:
+            return prepared
+
+        setup = HostSetup(
+            slot=slot,
+            role=RoleName("judge"),
+            model=ModelId(slot.engine.split("/")[0]),
+            served_model_name="served",
+            weight_source=self._weight_source,
+            listen_host="127.0.0.1",
+            log_dir=self._log_dir,
+            limits=HandoverLimits(),
+        )
+        worker = FakeWorker(EngineHost(setup, prepare, LoopClock()), backend)
+        self._workers[slot.engine] = worker
+        return worker
+
+
+def fake_slot(engine: str, *, node_rank: int = 0) -> WorkerSlot:
+    """A slot on this machine with one device."""
+    return WorkerSlot(
+        engine=EngineId(engine),
+        node_rank=node_rank,
+        node_id="node",
+        node_ip="127.0.0.1",
+        pool_id="shared",
+        bundles=(node_rank,),
+        device_ids=(str(node_rank),),
+    )

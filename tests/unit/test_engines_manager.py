@@ -1,0 +1,478 @@
+"""The manager's commands: per-replica outcomes, no-ops, compensation, tokens, shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rolecall.engines.deadline import Deadline, LoopClock
+from rolecall.engines.manager import InferenceManager, Outcomes
+from rolecall.engines.replica_driver import LifecycleTimes, ModelSpec
+from rolecall.engines.replica_state import ReplicaState
+from rolecall.engines.worker_handle import WorkerSlot
+from rolecall.errors import CapabilityError, EngineError, StaleTokenError
+from rolecall.ids import EngineId, FencingToken, ModelId, RoleName
+from rolecall.interfaces.role import WeightSource
+from rolecall.testing.fake_workers import FakeWorker, FakeWorkers, fake_slot
+from rolecall.testing.virtual_time import run_virtual
+
+A, B = "m/replica-0", "m/replica-1"
+
+
+class Rig:
+    """A manager with fake workers; ``events`` and ``published`` are what it told the world."""
+
+    def __init__(
+        self,
+        log_dir: Path,
+        *,
+        replicas: int = 2,
+        source: WeightSource = WeightSource.STATIC,
+        shared: bool = True,
+        can_sleep: bool = True,
+    ) -> None:
+        self.workers = FakeWorkers(log_dir, weight_source=source)
+        self.events: list[dict[str, Any]] = []
+        self.published: list[dict[str, str]] = []
+        self.spec = ModelSpec(
+            role=RoleName("judge"),
+            model=ModelId("m"),
+            served_model_name="served",
+            weight_source=source,
+            weight_version=None if source is WeightSource.STATIC else "0",
+            can_sleep=can_sleep,
+            shared=shared,
+        )
+        self.manager = InferenceManager(
+            self.spec,
+            {EngineId(e): [fake_slot(e)] for e in (f"m/replica-{i}" for i in range(replicas))},
+            factory=self.workers,
+            times=LifecycleTimes(drain_grace_s=1.0),
+            clock=LoopClock(),
+            emit=self._emit,
+            publish=self._publish,
+        )
+
+    def worker(self, engine: str) -> FakeWorker:
+        return self.workers.of(engine)
+
+    def states(self) -> list[str]:
+        return [entry["state"] for entry in self.manager.status()]
+
+    def path(self, engine: str = A) -> list[str]:
+        """The states that a replica has entered, in order."""
+        return [e["to"] for e in self.events if e["kind"] == "replica.state" and e["engine"] == engine]
+
+    async def onload(self, token: int = 1, seconds: float = 60.0) -> Outcomes:
+        return await self.manager.onload(FencingToken(token), within(seconds))
+
+    async def offload(self, token: int = 1, seconds: float = 60.0) -> Outcomes:
+        return await self.manager.offload(FencingToken(token), within(seconds))
+
+    def _emit(self, kind: str, /, **fields: Any) -> None:
+        self.events.append({"kind": kind, **fields})
+
+    async def _publish(self) -> None:
+        self.published.append({view.engine_id: view.state.value for view in self.manager.view().engines})
+
+
+def within(seconds: float) -> Deadline:
+    return Deadline.after(LoopClock(), seconds)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def ok(outcomes: Outcomes) -> bool:
+    return bool(outcomes) and all(outcome.confirmed for outcome in outcomes)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., Any]:
+    def run(scenario: Callable[[Rig], Awaitable[Any]], *, started: bool = True, **options: Any) -> Any:
+        async def main() -> Any:
+            rig = Rig(tmp_path, **options)
+            if started:
+                assert ok(await rig.manager.start())
+            return await scenario(rig)
+
+        return run_virtual(main())
+
+    return run
+
+
+# --- start, offload, onload ---------------------------------------------------------------
+
+
+def test_a_cycle_passes_through_the_table_and_proves_each_step(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        asleep = await rig.offload(1)
+        assert ok(asleep)
+        assert {outcome.state for outcome in asleep} == {ReplicaState.SLEEPING}
+        assert "900 MiB awake, 100 MiB asleep" in asleep[0].detail
+        awake = await rig.onload(2)
+        assert ok(awake)
+        assert rig.path() == ["STARTING", "READY", "DRAINING", "SLEEPING", "ONLOADING", "READY"]
+        memory = [
+            (e["awake"], e["resident_bytes"] >> 20)
+            for e in rig.events
+            if e["kind"] == "replica.memory" and e["engine"] == A
+        ]
+        assert memory == [(True, 900), (False, 100), (True, 900)]
+        first = rig.events[0]
+        assert first == {
+            "kind": "replica.state",
+            "role": "judge",
+            "engine": A,
+            "from": None,
+            "to": "STARTING",
+            "reason": "created",
+            "generation": 1,
+            "incarnation": 1,
+        }
+
+    run(scenario)
+
+
+def test_replicas_start_and_sleep_in_parallel(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        for engine in (A, B):
+            rig.worker(engine).script.start_takes_s = 20.0
+            rig.worker(engine).script.slow["release"] = 20.0
+        assert ok(await rig.manager.start())
+        assert now() < 25.0
+        assert ok(await rig.offload())
+        assert now() < 50.0
+
+    run(scenario, started=False)
+
+
+def test_repeated_commands_do_nothing(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        assert ok(await rig.manager.start())
+        assert ok(await rig.offload(1))
+        assert ok(await rig.offload(1))
+        assert ok(await rig.offload(2))
+        assert ok(await rig.onload(3))
+        assert ok(await rig.onload(3))
+        engine = rig.worker(A).engine
+        assert engine.calls.count("release") == 1
+        assert engine.calls.count("resume weights") == 1
+        assert engine.calls.count("start") == 1
+        assert rig.worker(A).calls.count("sleep") == 1
+
+    run(scenario)
+
+
+def test_draining_is_published_before_the_drain_begins(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        seen: list[list[str]] = []
+
+        async def publish() -> None:
+            seen.append(list(rig.worker(A).engine.calls))
+            await Rig._publish(rig)
+
+        rig.manager._publish = publish
+        assert ok(await rig.offload())
+        draining = rig.published.index({A: "DRAINING", B: "DRAINING"})
+        assert "pause" not in seen[draining - len(rig.published)]
+        assert rig.published[-1] == {A: "SLEEPING", B: "SLEEPING"}
+
+    run(scenario)
+
+
+def test_a_stuck_request_needs_several_flushes_and_the_offload_is_still_confirmed(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.worker(A).script.running = 3
+        rig.worker(A).script.flushes_needed = 6
+        assert ok(await rig.offload())
+        assert rig.worker(A).engine.calls.count("flush") == 6
+
+    run(scenario)
+
+
+def test_an_engine_that_never_gets_quiet_fails_alone_and_within_the_deadline(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.worker(A).script.running = 3
+        rig.worker(A).script.flushes_needed = None
+        start = now()
+        bad, good = await rig.offload(seconds=40.0)
+        assert now() - start <= 40.0
+        assert (bad.state, bad.confirmed) == (ReplicaState.FAILED, False)
+        assert "flush says busy" in bad.detail
+        assert (good.state, good.confirmed) == (ReplicaState.SLEEPING, True)
+        assert rig.manager.view().engines[0].state is ReplicaState.FAILED
+
+    run(scenario)
+
+
+def test_a_release_that_lies_is_not_confirmed_and_not_repeated(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.worker(A).script.release_frees = 0.0
+        bad, good = await rig.offload()
+        assert not bad.confirmed
+        assert "release was answered" in bad.detail
+        assert good.confirmed
+        assert rig.worker(A).engine.calls.count("release") == 1
+
+    run(scenario)
+
+
+def test_a_worker_that_gives_no_answer_leaves_the_offload_unconfirmed(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.worker(A).silent = True
+        start = now()
+        bad, good = await rig.offload(seconds=40.0)
+        assert now() - start <= 40.0
+        assert (bad.state, bad.confirmed) == (ReplicaState.FAILED, False)
+        assert good.confirmed
+
+    run(scenario)
+
+
+def test_one_error_that_nobody_expected_does_not_hide_the_other_outcome(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.worker(A).script.broken["pause"] = KeyError("surprise")
+        bad, good = await rig.offload()
+        assert not bad.confirmed
+        assert "surprise" in bad.detail
+        assert good.confirmed
+
+    run(scenario)
+
+
+def test_a_backend_that_cannot_sleep_says_so(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        with pytest.raises(CapabilityError, match="can't put engines to sleep"):
+            await rig.offload()
+        assert rig.states() == ["READY", "READY"]
+
+    run(scenario, can_sleep=False)
+
+
+# --- onload that fails in part --------------------------------------------------------------
+
+
+def test_lost_weights_fail_a_static_onload_and_the_other_replica_is_stopped(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        assert ok(await rig.offload(1))
+        rig.worker(A).script.loses_weights = True
+        outcomes = {outcome.engine: outcome for outcome in await rig.onload(2)}
+        assert not outcomes[EngineId(A)].confirmed
+        assert "uniform" in outcomes[EngineId(A)].detail
+        other = outcomes[EngineId(B)]
+        assert (other.state, other.confirmed) == (ReplicaState.FAILED, True)
+        assert "no process of its group is left" in other.detail
+        assert rig.worker(B).engine.exit_code() is not None
+        assert "READY" not in rig.path(B)[4:], "an onload that fails opens nobody"
+        assert all("READY" not in view.values() for view in rig.published[-2:])
+
+    run(scenario)
+
+
+def test_after_a_failed_static_onload_the_next_one_rebuilds(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        assert ok(await rig.offload(1))
+        rig.worker(A).script.loses_weights = True
+        await rig.onload(2)
+        # No lease now: the reconciler cleans up, but starts nothing on shared devices.
+        await rig.manager.reconcile_once()
+        await rig.manager.reconcile_once()
+        assert rig.states() == ["FAILED", "FAILED"]
+        assert all(entry["vacant"] for entry in rig.manager.status())
+        rig.worker(A).script.loses_weights = False
+        assert ok(await rig.onload(3))
+        assert [view.generation for view in rig.manager.view().engines] == [2, 2]
+
+    run(scenario)
+
+
+def test_a_restored_versioned_replica_is_offloaded_again(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        assert ok(await rig.offload(1))
+        rig.worker(A).script.weight_version_after_wake = "elsewhere"
+        outcomes = {outcome.engine: outcome for outcome in await rig.onload(2)}
+        assert not outcomes[EngineId(A)].confirmed
+        other = outcomes[EngineId(B)]
+        assert (other.state, other.confirmed) == (ReplicaState.SLEEPING, True)
+        assert rig.path(B)[-3:] == ["READY", "DRAINING", "SLEEPING"]
+        assert rig.worker(B).engine.exit_code() is None
+        # READY was passed through, not shown.
+        assert all(view[B] != "READY" for view in rig.published if view[A] == "FAILED")
+
+    run(scenario, source=WeightSource.ACTOR)
+
+
+def test_a_resume_that_hangs_is_not_repeated_by_a_later_onload(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        assert ok(await rig.offload(1))
+        rig.worker(A).script.slow["resume"] = 1000.0
+        assert not ok(await rig.onload(2, seconds=30.0))
+        rig.worker(A).script.slow.clear()
+        old = rig.worker(A).backend.engines[0]
+        assert ok(await rig.onload(3))
+        resumes = [call for call in old.calls if call.startswith("resume")]
+        assert resumes == ["resume weights"]
+        assert old.exit_code() is not None
+        assert len(rig.worker(A).backend.engines) == 2, "it was rebuilt, not resumed again"
+
+    run(scenario, replicas=1)
+
+
+def test_a_retraction_takes_back_what_another_model_forbids(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.offload(1)
+        await rig.onload(2)
+        outcomes = await rig.manager.retract(FencingToken(2), within(60))
+        assert ok(outcomes)
+        assert rig.states() == ["SLEEPING", "SLEEPING"]
+
+    run(scenario, source=WeightSource.ACTOR)
+
+
+# --- tokens and turns -----------------------------------------------------------------------
+
+
+def test_a_stale_token_is_refused_before_anything_happens(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.offload(7)
+        with pytest.raises(StaleTokenError, match="token 6, but 7"):
+            await rig.onload(6)
+        assert rig.states() == ["SLEEPING", "SLEEPING"]
+
+    run(scenario)
+
+
+def test_a_command_that_waits_is_refused_when_a_later_one_has_passed(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.worker(A).script.slow["release"] = 20.0
+        first = asyncio.ensure_future(rig.offload(1))
+        await asyncio.sleep(1.0)
+        old = asyncio.ensure_future(rig.onload(2))
+        await asyncio.sleep(1.0)
+        new = asyncio.ensure_future(rig.offload(3))
+        assert ok(await first)
+        with pytest.raises(StaleTokenError):
+            await old
+        assert ok(await new)
+        assert rig.states() == ["SLEEPING", "SLEEPING"]
+
+    run(scenario)
+
+
+def test_a_command_that_does_not_get_its_turn_in_time_is_unconfirmed(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.worker(A).script.slow["release"] = 40.0
+        first = asyncio.ensure_future(rig.offload(1))
+        await asyncio.sleep(1.0)
+        start = now()
+        outcomes = await rig.onload(1, seconds=10.0)
+        assert now() - start <= 10.0
+        assert not any(outcome.confirmed for outcome in outcomes)
+        assert "waiting for offload" in outcomes[0].detail
+        assert ok(await first)
+
+    run(scenario)
+
+
+# --- stop and shutdown ----------------------------------------------------------------------
+
+
+def test_shutdown_confirms_disposes_and_forgets(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        outcomes = await rig.manager.shutdown(within(30))
+        assert ok(outcomes)
+        assert "no process of its group is left" in outcomes[0].detail
+        assert all(rig.worker(e).disposed and rig.worker(e).engine.exit_code() is not None for e in (A, B))
+        assert rig.manager.view().engines == ()
+        assert rig.published[-2:] == [{A: "STOPPING", B: "STOPPING"}, {}] or rig.published[-1] == {}
+        assert await rig.manager.shutdown(within(30)) == ()
+        with pytest.raises(EngineError, match="shutting down"):
+            await rig.onload(9)
+
+    run(scenario)
+
+
+def test_an_unconfirmed_shutdown_stays_pending_and_the_next_call_retries_it(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.worker(A).silent = True
+        outcomes = {o.engine: o for o in await rig.manager.shutdown(within(10))}
+        assert not outcomes[EngineId(A)].confirmed
+        assert outcomes[EngineId(B)].confirmed
+        assert rig.states() == ["STOPPING"]
+        assert not rig.worker(A).disposed, "an unconfirmed worker keeps its handle and its devices"
+        rig.worker(A).silent = False
+        assert ok(await rig.manager.shutdown(within(10)))
+        assert rig.worker(A).disposed
+        assert rig.states() == []
+
+    run(scenario)
+
+
+def test_shutdown_interrupts_a_command_that_takes_long(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.worker(A).script.slow["release"] = 500.0
+        command = asyncio.ensure_future(rig.offload(1, seconds=600.0))
+        await asyncio.sleep(2.0)
+        assert ok(await rig.manager.shutdown(within(20)))
+        assert now() < 20.0
+        outcomes = await command
+        assert not any(outcome.confirmed for outcome in outcomes)
+        assert "interrupted by a shutdown" in outcomes[0].detail
+
+    run(scenario)
+
+
+def test_shutdown_interrupts_a_start(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.worker(A).script.start_takes_s = 200.0
+        command = asyncio.ensure_future(rig.manager.start())
+        await asyncio.sleep(2.0)
+        assert ok(await rig.manager.shutdown(within(20)))
+        assert not ok(await command)
+        assert rig.worker(A).engine.exit_code() is not None
+
+    run(scenario, started=False)
+
+
+def test_one_replica_is_stopped_by_its_id_or_any_url_it_had(run: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        old_url = rig.manager.view().engines[0].base_url
+        assert old_url is not None
+        rig.worker(A).engine.kill()
+        await rig.manager.reconcile_once()
+        assert rig.states() == ["READY", "READY"]
+        assert rig.manager.view().engines[0].base_url != old_url
+        rig.worker(A).silent = True
+        assert not ok(await rig.manager.stop(old_url, within(10)))
+        assert rig.states() == ["STOPPING", "READY"]
+        rig.worker(A).silent = False
+        assert ok(await rig.manager.stop(old_url, within(10)))
+        assert rig.states() == ["READY"]
+        with pytest.raises(EngineError, match="no replica is or was"):
+            await rig.manager.stop(A, within(10))
+
+    run(scenario)
+
+
+def test_a_replica_over_two_nodes_is_refused_clearly(tmp_path: Path) -> None:
+    async def main() -> None:
+        slots: dict[EngineId, list[WorkerSlot]] = {EngineId(A): [fake_slot(A), fake_slot(A, node_rank=1)]}
+        rig = Rig(tmp_path)
+        with pytest.raises(CapabilityError, match="spans 2 nodes"):
+            InferenceManager(
+                rig.spec,
+                slots,
+                factory=rig.workers,
+                times=LifecycleTimes(),
+                clock=LoopClock(),
+                emit=rig._emit,
+                publish=rig._publish,
+            )
+
+    run_virtual(main())
