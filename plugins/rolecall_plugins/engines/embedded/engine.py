@@ -1,0 +1,176 @@
+"""One embedded engine, seen from its worker: the child process and its control calls.
+
+Owns the process from ``start`` to ``stop``. Runs no model code and imports none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rolecall.api import (
+    EngineError,
+    EngineHealth,
+    EngineLaunch,
+    EngineStartError,
+    MemoryReport,
+    MemoryTag,
+)
+
+from ..http_control import SglangControl
+from ..process import EngineProcess
+
+_POLL_S = 0.05
+_PROBE_S = 5.0
+_CANARY_S = 120.0
+_KILL_S = 10.0
+
+_CANARY_PROMPT = (504, 3575, 282, 4649, 314, 7042, 30, 378, 3575, 282)
+_CANARY_NEW_TOKENS = 4
+
+
+class EmbeddedEngine:
+    """An engine process on this node; see ``rolecall.api.Engine`` for each method's contract.
+
+    ``start`` has to be called from a thread that lives as long as the engine shall: the process
+    dies with it.
+    """
+
+    def __init__(self, launch: EngineLaunch, environment: Mapping[str, str]) -> None:
+        self.base_url = f"http://{launch.host}:{launch.port}"
+        self._launch = launch
+        self._process = EngineProcess(_command(launch), environment=environment, log_path=launch.log_path)
+        self._control = SglangControl(self.base_url)
+
+    async def start(self, timeout_s: float) -> None:
+        """Start the process and wait until it generates; cancelling stops it again."""
+        try:
+            self._process.start()
+            async with asyncio.timeout(timeout_s):
+                await self._until_ready()
+        except BaseException as error:
+            await self._process.stop(_KILL_S)
+            if isinstance(error, TimeoutError):
+                raise self._start_error(f"was not ready within {timeout_s:g} s") from error
+            raise
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        return self._process.exit_code()
+
+    async def health(self, *, generate: bool, timeout_s: float) -> EngineHealth:
+        code = self.exit_code()
+        if code is not None:
+            return EngineHealth(alive=False, detail=f"the process ended with code {code}")
+        return await self._control.health(generate=generate, timeout_s=timeout_s)
+
+    async def running_requests(self) -> int:
+        information = await self._control.server_info()
+        return int(information["running_requests"]) + int(information["queued_requests"])
+
+    async def pause(self) -> None:
+        await self._control.pause("abort")
+
+    async def abort_all(self) -> None:
+        await self._control.abort_all()
+
+    async def flush(self) -> bool:
+        return await self._control.flush()
+
+    async def release(self, tags: frozenset[MemoryTag]) -> None:
+        await self._control.release(tags)
+
+    async def resume(self, tags: frozenset[MemoryTag]) -> None:
+        await self._control.resume(tags)
+
+    async def continue_generation(self) -> None:
+        await self._control.continue_generation()
+
+    async def memory(self) -> MemoryReport:
+        information = await self._control.server_info()
+        return MemoryReport(
+            resident_tags=frozenset(MemoryTag(tag) for tag in information["resident_tags"]),
+            resident_bytes=int(information["resident_bytes"]),
+        )
+
+    async def canary(self) -> tuple[float, ...]:
+        """Log-probabilities of ten prompt tokens and four greedy ones.
+
+        The prompt's come from the NumPy forward and the answer's from llama.cpp, so both readers
+        of the weights are covered. Needs an engine that is awake and not paused; the figures are
+        the same to the last bit while nothing else runs.
+        """
+        answer = await self._control.generate(
+            {
+                "input_ids": list(_CANARY_PROMPT),
+                "sampling_params": {
+                    "temperature": 0,
+                    "max_new_tokens": _CANARY_NEW_TOKENS,
+                    "ignore_eos": True,
+                },
+                "return_logprob": True,
+                "logprob_start_len": 0,
+            },
+            timeout_s=_CANARY_S,
+        )
+        meta = answer["meta_info"]
+        entries = [*meta["input_token_logprobs"][1:], *meta["output_token_logprobs"]]
+        expected = len(_CANARY_PROMPT) - 1 + _CANARY_NEW_TOKENS
+        if len(entries) != expected:
+            raise EngineError(
+                f"the canary gave {len(entries)} log-probabilities, {expected} are expected; "
+                f"it ended with {meta['finish_reason']}"
+            )
+        return tuple(float(entry[0]) for entry in entries)
+
+    async def weight_version(self) -> str | None:
+        version: Any = (await self._control.model_info()).get("weight_version")
+        return None if version is None else str(version)
+
+    async def update_weights_from_disk(self, path: Path, version: str) -> None:
+        await self._control.update_weights_from_disk(str(path), version)
+
+    async def stop(self, timeout_s: float) -> None:
+        await self._control.close()
+        await self._process.stop(timeout_s)
+
+    async def _until_ready(self) -> None:
+        while True:
+            code = self._process.exit_code()
+            if code is not None:
+                raise self._start_error(f"ended with code {code} before it was ready")
+            if (await self._control.health(generate=True, timeout_s=_PROBE_S)).alive:
+                break
+            await asyncio.sleep(_POLL_S)
+        information = await self._control.server_info()
+        if information.get("pid") != self.pid:
+            raise self._start_error(
+                f"is not what answers at {self.base_url}: that is pid {information.get('pid')}, "
+                f"ours is {self.pid}; is the port taken?"
+            )
+
+    def _start_error(self, problem: str) -> EngineStartError:
+        log = self._launch.log_path
+        tail = self._process.log_tail()
+        return EngineStartError(f"engine {self._launch.engine_id} {problem}\n--- end of {log} ---\n{tail}")
+
+
+def _command(launch: EngineLaunch) -> list[str]:
+    options = launch.options
+    command = [sys.executable, "-m", f"{__package__}.server"]
+    command += ["--model-path", str(launch.model_path), "--host", launch.host, "--port", str(launch.port)]
+    command += ["--served-model-name", launch.served_model_name]
+    command += ["--context-tokens", str(options.context_tokens)]
+    command += ["--parallel-requests", str(options.parallel_requests)]
+    command += ["--threads", str(options.threads), "--batch-tokens", str(options.batch_tokens)]
+    if launch.weight_version is not None:
+        command += ["--weight-version", launch.weight_version]
+    if not options.prefix_cache:
+        command.append("--no-prefix-cache")
+    return command

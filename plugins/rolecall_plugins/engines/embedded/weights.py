@@ -1,0 +1,53 @@
+"""The file that weights are served from, and how a checkpoint becomes one.
+
+Weights from an update live in a file without a name, reached through this process's descriptor:
+nothing is left behind, however the engine ends.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from attrs import frozen
+
+from .serving_file import cache_folder, run_converter
+
+
+@frozen(kw_only=True)
+class WeightsFile:
+    """A serving file: a cached one, or an open one without a name."""
+
+    path: Path
+    descriptor: int | None = None
+
+    @classmethod
+    def convert(cls, checkpoint: Path, like: Path) -> WeightsFile:
+        """Convert a checkpoint of the same shape as the serving file ``like``; blocks.
+
+        Raises:
+            GgufError: it is unreadable, or its shape differs.
+        """
+        folder = cache_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=folder, prefix=".weights-")
+        try:
+            os.unlink(name)
+            path = Path(f"/proc/self/fd/{descriptor}")
+            run_converter(
+                checkpoint,
+                like,
+                f"/proc/self/fd/{descriptor}",
+                module=f"{__package__}.checkpoint",
+                keep_fds=(descriptor,),
+            )
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(path=path, descriptor=descriptor)
+
+    def close(self) -> None:
+        """Let go of a file without a name; a cached one stays."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)

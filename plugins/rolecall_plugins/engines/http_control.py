@@ -1,0 +1,138 @@
+"""SGLang's HTTP control protocol, as a backend's engine object calls it.
+
+One client for one engine at one URL, used from one event loop. Every call is made once: nothing
+is retried here, since the caller knows which calls may be repeated. Transport faults and refusals
+become :class:`~rolecall.api.EngineError` with the call, the status and the engine's own words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from rolecall.api import EngineError, EngineHealth, MemoryTag
+
+_CONNECT_S = 5.0
+_QUICK_S = 30.0
+"""Calls that only set a state: SGLang answers within milliseconds, later on a busy machine."""
+_SLOW_S = 600.0
+"""Calls that move weights; the caller's own deadline is the one that counts."""
+_BODY_CHARS = 500
+
+
+class SglangControl:
+    """Control calls of one engine."""
+
+    def __init__(self, base_url: str) -> None:
+        self.base_url = base_url
+        # Environment proxies must never carry control calls to a loopback engine.
+        self._client = httpx.AsyncClient(
+            base_url=base_url, timeout=httpx.Timeout(_QUICK_S, connect=_CONNECT_S), trust_env=False
+        )
+
+    async def close(self) -> None:
+        """Close the connections. Repeats do nothing."""
+        await self._client.aclose()
+
+    async def health(self, *, generate: bool, timeout_s: float) -> EngineHealth:
+        """Ask ``/health`` or ``/health_generate``; an engine that can't be asked is not alive."""
+        path = "/health_generate" if generate else "/health"
+        try:
+            response = await self._client.get(path, timeout=timeout_s)
+        except httpx.TimeoutException:
+            return EngineHealth(alive=False, detail=f"{path}: no answer within {timeout_s:g} s")
+        except httpx.HTTPError as error:
+            return EngineHealth(alive=False, detail=f"{path}: {_describe(error)}")
+        return EngineHealth(alive=response.is_success, detail=f"{path}: HTTP {response.status_code}")
+
+    async def server_info(self) -> Mapping[str, Any]:
+        """What ``/server_info`` reports."""
+        return await self._read_object("/server_info")
+
+    async def model_info(self) -> Mapping[str, Any]:
+        """What ``/model_info`` reports."""
+        return await self._read_object("/model_info")
+
+    async def generate(self, payload: Mapping[str, Any], *, timeout_s: float) -> Mapping[str, Any]:
+        """One unary ``/generate``."""
+        response = await self._call("POST", "/generate", payload, timeout_s)
+        return _object("/generate", response)
+
+    async def pause(self, mode: str = "abort") -> None:
+        """Stop scheduling; ``abort`` ends running requests, other modes keep them."""
+        await self._call("POST", "/pause_generation", {"mode": mode})
+
+    async def continue_generation(self) -> None:
+        """Undo ``pause``."""
+        await self._call("POST", "/continue_generation", {})
+
+    async def abort(self, rid: str) -> None:
+        """Abort one request; an unknown id does nothing."""
+        await self._call("POST", "/abort_request", {"rid": rid})
+
+    async def abort_all(self) -> None:
+        """Abort every request."""
+        await self._call("POST", "/abort_request", {"abort_all": True})
+
+    async def flush(self) -> bool:
+        """Drop the cache; False while the engine refuses since something still runs."""
+        response = await self._send("POST", "/flush_cache", None, _QUICK_S)
+        if response.status_code >= 500:
+            raise EngineError(_refusal("POST", "/flush_cache", response))
+        return response.is_success
+
+    async def release(self, tags: frozenset[MemoryTag]) -> None:
+        """Give memory back."""
+        await self._call("POST", "/release_memory_occupation", {"tags": sorted(tags)}, _SLOW_S)
+
+    async def resume(self, tags: frozenset[MemoryTag]) -> None:
+        """Take memory again."""
+        await self._call("POST", "/resume_memory_occupation", {"tags": sorted(tags)}, _SLOW_S)
+
+    async def update_weights_from_disk(self, model_path: str, weight_version: str) -> None:
+        """Load other weights of the same shape."""
+        payload = {"model_path": model_path, "weight_version": weight_version}
+        response = await self._call("POST", "/update_weights_from_disk", payload, _SLOW_S)
+        answer = _object("/update_weights_from_disk", response)
+        if answer.get("success") is not True:
+            raise EngineError(f"POST /update_weights_from_disk: refused: {answer.get('message')!r}")
+
+    async def _read_object(self, path: str) -> Mapping[str, Any]:
+        return _object(path, await self._call("GET", path, None))
+
+    async def _call(
+        self, method: str, path: str, payload: Mapping[str, Any] | None, timeout_s: float = _QUICK_S
+    ) -> httpx.Response:
+        response = await self._send(method, path, payload, timeout_s)
+        if not response.is_success:
+            raise EngineError(_refusal(method, path, response))
+        return response
+
+    async def _send(
+        self, method: str, path: str, payload: Mapping[str, Any] | None, timeout_s: float
+    ) -> httpx.Response:
+        timeout = httpx.Timeout(timeout_s, connect=min(_CONNECT_S, timeout_s))
+        try:
+            return await self._client.request(method, path, json=payload, timeout=timeout)
+        except httpx.HTTPError as error:
+            raise EngineError(f"{method} {self.base_url}{path}: {_describe(error)}") from error
+
+
+def _describe(error: httpx.HTTPError) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _refusal(method: str, path: str, response: httpx.Response) -> str:
+    return f"{method} {path}: HTTP {response.status_code}: {response.text[:_BODY_CHARS]}"
+
+
+def _object(path: str, response: httpx.Response) -> Mapping[str, Any]:
+    try:
+        value: Any = response.json()
+    except ValueError as error:
+        raise EngineError(f"{path}: the answer is not JSON: {response.text[:_BODY_CHARS]!r}") from error
+    if not isinstance(value, dict):
+        raise EngineError(f"{path}: the answer is {type(value).__name__}, an object was expected")
+    return value
