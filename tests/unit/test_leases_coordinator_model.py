@@ -132,6 +132,8 @@ moves = st.one_of(
     move("time_passes", seconds=st.sampled_from([0.0, 0.5, 1.0, 4.0, 10.0, 30.0])),
     *[move("ask_sensibly", role=st.sampled_from(SHARED))] * 4,
     move("ask_anything", method=st.sampled_from(Method), role=roles, age=ages),
+    *[move("ask_anything", method=st.just(Method.ACTIVATE), role=st.sampled_from(SHARED), age=st.just(0))]
+    * 3,
     move("repeat", pick=picks),
     move("give_up", pick=picks),
     move("begin", age=ages),

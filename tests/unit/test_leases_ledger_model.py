@@ -46,6 +46,16 @@ moves = st.one_of(
     *[move("ask_sensibly", role=st.sampled_from(SHARED), at_once=st.just(True))] * 4,
     move("ask_sensibly", role=roles, at_once=st.just(False)),
     move("ask_anything", method=st.sampled_from(Method), role=roles, age=ages, at_once=st.booleans()),
+    *[
+        move(
+            "ask_anything",
+            method=st.just(Method.ACTIVATE),
+            role=st.sampled_from(SHARED),
+            age=st.just(0),
+            at_once=st.just(True),
+        )
+    ]
+    * 3,
     move("start_one", pick=picks),
     move("ask_again", pick=picks, method=st.sampled_from(Method), role=roles, age=ages),
     *[move("answer", pick=picks, proved=st.just(True))] * 4,
