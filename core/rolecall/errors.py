@@ -176,6 +176,10 @@ class TransitionError(RolecallError):
     """A state change that is not in the transition table was asked for."""
 
 
+class ModelSourceError(RolecallError):
+    """A model's ``source`` is malformed, or the model can't be had from it now."""
+
+
 class EngineError(RolecallError):
     """An engine did not do what it was told."""
 
