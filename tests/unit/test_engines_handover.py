@@ -200,7 +200,7 @@ def test_a_canary_that_proves_nothing_is_refused(canary: tuple[float, ...]) -> N
 def test_generation_does_not_continue_while_a_tag_is_away() -> None:
     async def scenario(engine: FakeEngine) -> None:
         proof = await sleep(engine)
-        with pytest.raises(EngineError, match="not resident .*kv_cache"):
+        with pytest.raises(EngineError, match=r"not resident .*kv_cache"):
             await rouse(engine, proof.identity)
         assert "continue_generation" not in engine.calls
 

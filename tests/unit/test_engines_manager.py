@@ -9,94 +9,26 @@ from typing import Any
 
 import pytest
 
-from rolecall.engines.deadline import Deadline, LoopClock
-from rolecall.engines.manager import InferenceManager, Outcomes
-from rolecall.engines.replica_driver import LifecycleTimes, ModelSpec
+from rolecall.engines.deadline import LoopClock
+from rolecall.engines.manager import InferenceManager
+from rolecall.engines.replica_driver import LifecycleTimes
 from rolecall.engines.replica_state import ReplicaState
 from rolecall.engines.worker_handle import WorkerSlot
 from rolecall.errors import CapabilityError, EngineError, StaleTokenError
-from rolecall.ids import EngineId, FencingToken, ModelId, RoleName
+from rolecall.ids import EngineId, FencingToken
 from rolecall.interfaces.role import WeightSource
-from rolecall.testing.fake_workers import FakeWorker, FakeWorkers, fake_slot
+from rolecall.testing.fake_workers import fake_slot
+from rolecall.testing.manager_rig import ManagerRig, now, ok, within
 from rolecall.testing.virtual_time import run_virtual
 
 A, B = "m/replica-0", "m/replica-1"
 
 
-class Rig:
-    """A manager with fake workers; ``events`` and ``published`` are what it told the world."""
-
-    def __init__(
-        self,
-        log_dir: Path,
-        *,
-        replicas: int = 2,
-        source: WeightSource = WeightSource.STATIC,
-        shared: bool = True,
-        can_sleep: bool = True,
-    ) -> None:
-        self.workers = FakeWorkers(log_dir, weight_source=source)
-        self.events: list[dict[str, Any]] = []
-        self.published: list[dict[str, str]] = []
-        self.spec = ModelSpec(
-            role=RoleName("judge"),
-            model=ModelId("m"),
-            served_model_name="served",
-            weight_source=source,
-            weight_version=None if source is WeightSource.STATIC else "0",
-            can_sleep=can_sleep,
-            shared=shared,
-        )
-        self.manager = InferenceManager(
-            self.spec,
-            {EngineId(e): [fake_slot(e)] for e in (f"m/replica-{i}" for i in range(replicas))},
-            factory=self.workers,
-            times=LifecycleTimes(drain_grace_s=1.0),
-            clock=LoopClock(),
-            emit=self._emit,
-            publish=self._publish,
-        )
-
-    def worker(self, engine: str) -> FakeWorker:
-        return self.workers.of(engine)
-
-    def states(self) -> list[str]:
-        return [entry["state"] for entry in self.manager.status()]
-
-    def path(self, engine: str = A) -> list[str]:
-        """The states that a replica has entered, in order."""
-        return [e["to"] for e in self.events if e["kind"] == "replica.state" and e["engine"] == engine]
-
-    async def onload(self, token: int = 1, seconds: float = 60.0) -> Outcomes:
-        return await self.manager.onload(FencingToken(token), within(seconds))
-
-    async def offload(self, token: int = 1, seconds: float = 60.0) -> Outcomes:
-        return await self.manager.offload(FencingToken(token), within(seconds))
-
-    def _emit(self, kind: str, /, **fields: Any) -> None:
-        self.events.append({"kind": kind, **fields})
-
-    async def _publish(self) -> None:
-        self.published.append({view.engine_id: view.state.value for view in self.manager.view().engines})
-
-
-def within(seconds: float) -> Deadline:
-    return Deadline.after(LoopClock(), seconds)
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def ok(outcomes: Outcomes) -> bool:
-    return bool(outcomes) and all(outcome.confirmed for outcome in outcomes)
-
-
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Any]:
-    def run(scenario: Callable[[Rig], Awaitable[Any]], *, started: bool = True, **options: Any) -> Any:
+    def run(scenario: Callable[[ManagerRig], Awaitable[Any]], *, started: bool = True, **options: Any) -> Any:
         async def main() -> Any:
-            rig = Rig(tmp_path, **options)
+            rig = ManagerRig(tmp_path, **options)
             if started:
                 assert ok(await rig.manager.start())
             return await scenario(rig)
@@ -110,14 +42,14 @@ def run(tmp_path: Path) -> Callable[..., Any]:
 
 
 def test_a_cycle_passes_through_the_table_and_proves_each_step(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(rig: ManagerRig) -> None:
         asleep = await rig.offload(1)
         assert ok(asleep)
         assert {outcome.state for outcome in asleep} == {ReplicaState.SLEEPING}
         assert "900 MiB awake, 100 MiB asleep" in asleep[0].detail
         awake = await rig.onload(2)
         assert ok(awake)
-        assert rig.path() == ["STARTING", "READY", "DRAINING", "SLEEPING", "ONLOADING", "READY"]
+        assert rig.path(A) == ["STARTING", "READY", "DRAINING", "SLEEPING", "ONLOADING", "READY"]
         memory = [
             (e["awake"], e["resident_bytes"] >> 20)
             for e in rig.events
@@ -140,7 +72,7 @@ def test_a_cycle_passes_through_the_table_and_proves_each_step(run: Any) -> None
 
 
 def test_replicas_start_and_sleep_in_parallel(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(rig: ManagerRig) -> None:
         for engine in (A, B):
             rig.worker(engine).script.start_takes_s = 20.0
             rig.worker(engine).script.slow["release"] = 20.0
@@ -153,7 +85,7 @@ def test_replicas_start_and_sleep_in_parallel(run: Any) -> None:
 
 
 def test_repeated_commands_do_nothing(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(rig: ManagerRig) -> None:
         assert ok(await rig.manager.start())
         assert ok(await rig.offload(1))
         assert ok(await rig.offload(1))
@@ -170,24 +102,21 @@ def test_repeated_commands_do_nothing(run: Any) -> None:
 
 
 def test_draining_is_published_before_the_drain_begins(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
-        seen: list[list[str]] = []
-
-        async def publish() -> None:
-            seen.append(list(rig.worker(A).engine.calls))
-            await Rig._publish(rig)
-
-        rig.manager._publish = publish
+    async def scenario(rig: ManagerRig) -> None:
+        calls_when_published: list[tuple[str, ...]] = []
+        rig.before_publish = lambda: calls_when_published.append(tuple(rig.worker(A).engine.calls))
+        rig.published.clear()
         assert ok(await rig.offload())
         draining = rig.published.index({A: "DRAINING", B: "DRAINING"})
-        assert "pause" not in seen[draining - len(rig.published)]
+        assert "pause" not in calls_when_published[draining]
+        assert "pause" in calls_when_published[-1]
         assert rig.published[-1] == {A: "SLEEPING", B: "SLEEPING"}
 
     run(scenario)
 
 
 def test_a_stuck_request_needs_several_flushes_and_the_offload_is_still_confirmed(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(rig: ManagerRig) -> None:
         rig.worker(A).script.running = 3
         rig.worker(A).script.flushes_needed = 6
         assert ok(await rig.offload())
@@ -197,7 +126,7 @@ def test_a_stuck_request_needs_several_flushes_and_the_offload_is_still_confirme
 
 
 def test_an_engine_that_never_gets_quiet_fails_alone_and_within_the_deadline(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(rig: ManagerRig) -> None:
         rig.worker(A).script.running = 3
         rig.worker(A).script.flushes_needed = None
         start = now()
@@ -212,7 +141,7 @@ def test_an_engine_that_never_gets_quiet_fails_alone_and_within_the_deadline(run
 
 
 def test_a_release_that_lies_is_not_confirmed_and_not_repeated(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(rig: ManagerRig) -> None:
         rig.worker(A).script.release_frees = 0.0
         bad, good = await rig.offload()
         assert not bad.confirmed
@@ -224,7 +153,7 @@ def test_a_release_that_lies_is_not_confirmed_and_not_repeated(run: Any) -> None
 
 
 def test_a_worker_that_gives_no_answer_leaves_the_offload_unconfirmed(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(rig: ManagerRig) -> None:
         rig.worker(A).silent = True
         start = now()
         bad, good = await rig.offload(seconds=40.0)
@@ -236,7 +165,7 @@ def test_a_worker_that_gives_no_answer_leaves_the_offload_unconfirmed(run: Any) 
 
 
 def test_one_error_that_nobody_expected_does_not_hide_the_other_outcome(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(rig: ManagerRig) -> None:
         rig.worker(A).script.broken["pause"] = KeyError("surprise")
         bad, good = await rig.offload()
         assert not bad.confirmed
@@ -247,7 +176,7 @@ def test_one_error_that_nobody_expected_does_not_hide_the_other_outcome(run: Any
 
 
 def test_a_backend_that_cannot_sleep_says_so(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(rig: ManagerRig) -> None:
         with pytest.raises(CapabilityError, match="can't put engines to sleep"):
             await rig.offload()
         assert rig.states() == ["READY", "READY"]
@@ -259,7 +188,7 @@ def test_a_backend_that_cannot_sleep_says_so(run: Any) -> None:
 
 
 def test_lost_weights_fail_a_static_onload_and_the_other_replica_is_stopped(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(rig: ManagerRig) -> None:
         assert ok(await rig.offload(1))
         rig.worker(A).script.loses_weights = True
         outcomes = {outcome.engine: outcome for outcome in await rig.onload(2)}
@@ -276,7 +205,7 @@ def test_lost_weights_fail_a_static_onload_and_the_other_replica_is_stopped(run:
 
 
 def test_after_a_failed_static_onload_the_next_one_rebuilds(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(rig: ManagerRig) -> None:
         assert ok(await rig.offload(1))
         rig.worker(A).script.loses_weights = True
         await rig.onload(2)
@@ -293,7 +222,7 @@ def test_after_a_failed_static_onload_the_next_one_rebuilds(run: Any) -> None:
 
 
 def test_a_restored_versioned_replica_is_offloaded_again(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(rig: ManagerRig) -> None:
         assert ok(await rig.offload(1))
         rig.worker(A).script.weight_version_after_wake = "elsewhere"
         outcomes = {outcome.engine: outcome for outcome in await rig.onload(2)}
@@ -309,7 +238,7 @@ def test_a_restored_versioned_replica_is_offloaded_again(run: Any) -> None:
 
 
 def test_a_resume_that_hangs_is_not_repeated_by_a_later_onload(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(rig: ManagerRig) -> None:
         assert ok(await rig.offload(1))
         rig.worker(A).script.slow["resume"] = 1000.0
         assert not ok(await rig.onload(2, seconds=30.0))
@@ -325,7 +254,7 @@ def test_a_resume_that_hangs_is_not_repeated_by_a_later_onload(run: Any) -> None
 
 
 def test_a_retraction_takes_back_what_another_model_forbids(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(rig: ManagerRig) -> None:
         await rig.offload(1)
         await rig.onload(2)
         outcomes = await rig.manager.retract(FencingToken(2), within(60))
@@ -339,7 +268,7 @@ def test_a_retraction_takes_back_what_another_model_forbids(run: Any) -> None:
 
 
 def test_a_stale_token_is_refused_before_anything_happens(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(rig: ManagerRig) -> None:
         await rig.offload(7)
         with pytest.raises(StaleTokenError, match="token 6, but 7"):
             await rig.onload(6)
@@ -349,7 +278,7 @@ def test_a_stale_token_is_refused_before_anything_happens(run: Any) -> None:
 
 
 def test_a_command_that_waits_is_refused_when_a_later_one_has_passed(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(rig: ManagerRig) -> None:
         rig.worker(A).script.slow["release"] = 20.0
         first = asyncio.ensure_future(rig.offload(1))
         await asyncio.sleep(1.0)
@@ -366,7 +295,7 @@ def test_a_command_that_waits_is_refused_when_a_later_one_has_passed(run: Any) -
 
 
 def test_a_command_that_does_not_get_its_turn_in_time_is_unconfirmed(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(rig: ManagerRig) -> None:
         rig.worker(A).script.slow["release"] = 40.0
         first = asyncio.ensure_future(rig.offload(1))
         await asyncio.sleep(1.0)
@@ -384,7 +313,7 @@ def test_a_command_that_does_not_get_its_turn_in_time_is_unconfirmed(run: Any) -
 
 
 def test_shutdown_confirms_disposes_and_forgets(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(rig: ManagerRig) -> None:
         outcomes = await rig.manager.shutdown(within(30))
         assert ok(outcomes)
         assert "no process of its group is left" in outcomes[0].detail
@@ -399,7 +328,7 @@ def test_shutdown_confirms_disposes_and_forgets(run: Any) -> None:
 
 
 def test_an_unconfirmed_shutdown_stays_pending_and_the_next_call_retries_it(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(rig: ManagerRig) -> None:
         rig.worker(A).silent = True
         outcomes = {o.engine: o for o in await rig.manager.shutdown(within(10))}
         assert not outcomes[EngineId(A)].confirmed
@@ -415,7 +344,7 @@ def test_an_unconfirmed_shutdown_stays_pending_and_the_next_call_retries_it(run:
 
 
 def test_shutdown_interrupts_a_command_that_takes_long(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(rig: ManagerRig) -> None:
         rig.worker(A).script.slow["release"] = 500.0
         command = asyncio.ensure_future(rig.offload(1, seconds=600.0))
         await asyncio.sleep(2.0)
@@ -429,7 +358,7 @@ def test_shutdown_interrupts_a_command_that_takes_long(run: Any) -> None:
 
 
 def test_shutdown_interrupts_a_start(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(rig: ManagerRig) -> None:
         rig.worker(A).script.start_takes_s = 200.0
         command = asyncio.ensure_future(rig.manager.start())
         await asyncio.sleep(2.0)
@@ -441,7 +370,7 @@ def test_shutdown_interrupts_a_start(run: Any) -> None:
 
 
 def test_one_replica_is_stopped_by_its_id_or_any_url_it_had(run: Any) -> None:
-    async def scenario(rig: Rig) -> None:
+    async def scenario(rig: ManagerRig) -> None:
         old_url = rig.manager.view().engines[0].base_url
         assert old_url is not None
         rig.worker(A).engine.kill()
@@ -463,7 +392,7 @@ def test_one_replica_is_stopped_by_its_id_or_any_url_it_had(run: Any) -> None:
 def test_a_replica_over_two_nodes_is_refused_clearly(tmp_path: Path) -> None:
     async def main() -> None:
         slots: dict[EngineId, list[WorkerSlot]] = {EngineId(A): [fake_slot(A), fake_slot(A, node_rank=1)]}
-        rig = Rig(tmp_path)
+        rig = ManagerRig(tmp_path)
         with pytest.raises(CapabilityError, match="spans 2 nodes"):
             InferenceManager(
                 rig.spec,
@@ -471,8 +400,8 @@ def test_a_replica_over_two_nodes_is_refused_clearly(tmp_path: Path) -> None:
                 factory=rig.workers,
                 times=LifecycleTimes(),
                 clock=LoopClock(),
-                emit=rig._emit,
-                publish=rig._publish,
+                emit=rig.emit,
+                publish=rig.publish,
             )
 
     run_virtual(main())

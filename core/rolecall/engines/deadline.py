@@ -113,6 +113,8 @@ class Deadline:
             if not task.done():
                 task.add_done_callback(_log_late_end)
                 task.cancel()
+            elif not task.cancelled():
+                task.exception()  # read, also when the caller was cancelled and nobody will
 
 
 def _log_late_end(task: asyncio.Future[Any]) -> None:

@@ -26,7 +26,6 @@ from rolecall.errors import EngineError
 from rolecall.ids import EngineId
 from rolecall.interfaces.engine_backend import MemoryReport
 
-
 ANSWER_MARGIN_S = 1.0
 """A handle gives its worker this much less than its own deadline, so that the worker's answer,
 also "it took too long", is there before the call is given up."""

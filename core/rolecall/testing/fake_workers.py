@@ -89,6 +89,8 @@ class FakeWorker:
             work.close()
             raise WorkerDiedError("the worker is dead")
         answer = asyncio.ensure_future(work)
+        # It may be given up: then nobody else reads its error.
+        answer.add_done_callback(lambda task: task.cancelled() or task.exception())
         death = asyncio.ensure_future(self.dead.wait())
         timer = asyncio.ensure_future(deadline.clock.sleep(deadline.remaining_s()))
         try:
@@ -99,7 +101,6 @@ class FakeWorker:
             if death.done():
                 raise WorkerDiedError("the worker died")
             if self.silent or not answer.done():
-                answer.add_done_callback(lambda task: task.cancelled() or task.exception())
                 raise WorkerUnavailableError(f"no answer to {name} within {deadline.total_s:g} s")
             return answer.result()
         finally:

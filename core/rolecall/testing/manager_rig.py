@@ -1,0 +1,90 @@
+"""A manager with fake workers, in virtual time: what tests of commands and of recovery share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rolecall.engines.deadline import Deadline, LoopClock
+from rolecall.engines.manager import InferenceManager, Outcomes
+from rolecall.engines.replica_driver import LifecycleTimes, ModelSpec
+from rolecall.ids import EngineId, FencingToken, ModelId, RoleName
+from rolecall.interfaces.role import WeightSource
+from rolecall.testing.fake_workers import FakeWorker, FakeWorkers, fake_slot
+
+
+class ManagerRig:
+    """``events`` and ``published`` (engine → state) are what the manager told the world.
+
+    ``before_publish`` is called whenever it publishes.
+    """
+
+    def __init__(
+        self,
+        log_dir: Path,
+        *,
+        replicas: int = 2,
+        source: WeightSource = WeightSource.STATIC,
+        shared: bool = True,
+        can_sleep: bool = True,
+    ) -> None:
+        self.workers = FakeWorkers(log_dir, weight_source=source)
+        self.events: list[dict[str, Any]] = []
+        self.published: list[dict[str, str]] = []
+        self.before_publish: Callable[[], None] = lambda: None
+        self.spec = ModelSpec(
+            role=RoleName("judge"),
+            model=ModelId("m"),
+            served_model_name="served",
+            weight_source=source,
+            weight_version=None if source is WeightSource.STATIC else "0",
+            can_sleep=can_sleep,
+            shared=shared,
+        )
+        self.manager = InferenceManager(
+            self.spec,
+            {EngineId(e): [fake_slot(e)] for e in (f"m/replica-{i}" for i in range(replicas))},
+            factory=self.workers,
+            times=LifecycleTimes(drain_grace_s=1.0),
+            clock=LoopClock(),
+            emit=self.emit,
+            publish=self.publish,
+        )
+
+    def worker(self, engine: str) -> FakeWorker:
+        return self.workers.of(engine)
+
+    def states(self) -> list[str]:
+        """The replicas' present states."""
+        return [entry["state"] for entry in self.manager.status()]
+
+    def path(self, engine: str) -> list[str]:
+        """The states that a replica has entered, in order."""
+        return [e["to"] for e in self.events if e["kind"] == "replica.state" and e["engine"] == engine]
+
+    async def onload(self, token: int = 1, seconds: float = 60.0) -> Outcomes:
+        return await self.manager.onload(FencingToken(token), within(seconds))
+
+    async def offload(self, token: int = 1, seconds: float = 60.0) -> Outcomes:
+        return await self.manager.offload(FencingToken(token), within(seconds))
+
+    def emit(self, kind: str, /, **fields: Any) -> None:
+        self.events.append({"kind": kind, **fields})
+
+    async def publish(self) -> None:
+        self.before_publish()
+        self.published.append({view.engine_id: view.state.value for view in self.manager.view().engines})
+
+
+def within(seconds: float) -> Deadline:
+    return Deadline.after(LoopClock(), seconds)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def ok(outcomes: Outcomes) -> bool:
+    return bool(outcomes) and all(outcome.confirmed for outcome in outcomes)
