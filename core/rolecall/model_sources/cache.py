@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def models_folder(cache_dir: Path | None) -> Path:
 
 
 @contextmanager
-def locked(lock_file: Path) -> Iterator[None]:
+def locked(lock_file: Path) -> Generator[None]:
     """Hold a lock between processes; waits for it, and a holder that dies lets go of it."""
     with lock_file.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -32,7 +32,7 @@ def fetch_hub(source: HubSource, models: Path) -> Path:
             cache_dir=models / "hf",
             ignore_patterns=_OTHER_FORMATS,
         )
-    except Exception as error:  # noqa: BLE001 - it raises its HTTP client's errors too, and changes clients
+    except Exception as error:  # it raises its HTTP client's errors too, and changes clients
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelSourceError(
             f"hf:{source.repo}{at} can't be fetched: {lines[0]}. Is the hub reachable (HF_ENDPOINT), is "

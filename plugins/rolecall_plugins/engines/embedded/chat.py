@@ -78,7 +78,7 @@ class ChatTemplate:
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        environment.globals["raise_exception"] = _raise_exception
+        environment.globals.update(raise_exception=_raise_exception)
         self._template = environment.from_string(source)
         self._special_tokens = dict(special_tokens)
 

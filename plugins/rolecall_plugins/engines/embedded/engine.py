@@ -19,9 +19,8 @@ from rolecall.api import (
     MemoryReport,
     MemoryTag,
 )
-
-from ..http_control import SglangControl
-from ..process import EngineProcess
+from rolecall_plugins.engines.http_control import SglangControl
+from rolecall_plugins.engines.process import EngineProcess
 
 _POLL_S = 0.05
 _PROBE_S = 5.0

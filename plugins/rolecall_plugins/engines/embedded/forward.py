@@ -8,6 +8,7 @@ arrays out; threads and queues are the scorer's affair.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -92,7 +93,7 @@ class NumpyModel:
         cosine, sine = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
         hidden = gather_rows(self._file.tensors["token_embd.weight"], ids)
-        spans = [slice(int(low), int(high)) for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
+        spans = [slice(int(low), int(high)) for low, high in itertools.pairwise(bounds)]
         for layer in range(self._layers):
             if stop_now():
                 raise PassAborted
@@ -109,8 +110,9 @@ class NumpyModel:
         return dequantise(self._file.tensors[f"blk.{layer}.{name}.weight"])
 
     def _norm(self, name: str, values: FloatArray) -> FloatArray:
-        mean_square = np.mean(np.square(values), axis=-1, keepdims=True)
-        return values / np.sqrt(mean_square + self._epsilon) * dequantise(self._file.tensors[name])
+        mean_square = np.mean(np.square(values), axis=-1, keepdims=True, dtype=np.float32)
+        scale = np.sqrt(mean_square + np.float32(self._epsilon), dtype=np.float32)
+        return values / scale * dequantise(self._file.tensors[name])
 
     def _attention(
         self, layer: int, hidden: FloatArray, cosine: FloatArray, sine: FloatArray, spans: Sequence[slice]

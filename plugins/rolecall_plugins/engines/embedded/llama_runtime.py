@@ -25,11 +25,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import xllamacpp
+import xllamacpp as _xllamacpp
 from attrs import frozen
 
 from .allocator import return_free_memory
 from .sampling import SamplingParams
+
+_native: Any = _xllamacpp  # a compiled module without type information
 
 _LOWEST_LOGPROB = math.log(2**-149)
 """Of the smallest float32 above zero."""
@@ -79,7 +81,7 @@ class LlamaRuntime:
         Raises:
             RuntimeFault: llama.cpp can't load the file.
         """
-        params = xllamacpp.CommonParams()
+        params = _native.CommonParams()
         params.model.path = str(path)
         params.n_ctx = limits.context_tokens * limits.parallel_requests
         params.n_parallel = limits.parallel_requests
@@ -177,7 +179,7 @@ def _construct(params: Any) -> Any:
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
-        return xllamacpp.Server(params)
+        return _native.Server(params)
     except RuntimeError as error:
         raise RuntimeFault(f"{params.model.path}: llama.cpp cannot load it: {error}") from error
     finally:

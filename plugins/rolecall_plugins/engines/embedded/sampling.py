@@ -121,6 +121,10 @@ def _stop(value: Any, field: str) -> tuple[str, ...]:
     return tuple(stop for stop in stops if stop)
 
 
+def _stop_token_ids(value: Any, field: str) -> frozenset[int]:
+    return frozenset(as_int_list(value, field))
+
+
 def _seed(value: Any, field: str) -> int:
     return as_int(value, field, low=0, high=_MAX_SEED)
 
@@ -132,7 +136,7 @@ _READERS: Mapping[str, tuple[str, Any]] = {
     "top_k": ("top_k", _top_k),
     "min_p": ("min_p", _min_p),
     "stop": ("stop", _stop),
-    "stop_token_ids": ("stop_token_ids", lambda value, field: frozenset(as_int_list(value, field))),
+    "stop_token_ids": ("stop_token_ids", _stop_token_ids),
     "ignore_eos": ("ignore_eos", as_bool),
     "skip_special_tokens": ("skip_special_tokens", as_bool),
     "no_stop_trim": ("no_stop_trim", as_bool),

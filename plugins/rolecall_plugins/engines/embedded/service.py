@@ -125,7 +125,7 @@ class EngineService:
             if not self.awake:
                 raise Busy("cannot update the weights: memory is released; resume it first")
             await self._need_idle("update the weights")
-            new = await asyncio.to_thread(WeightsFile.convert, path, self._weights.path)
+            new = await asyncio.to_thread(WeightsFile.convert, path, self._weights)
             await self._need_idle("update the weights")
             self._memory.replace_weights(new.path)
             self.scheduler.forget_cache()

@@ -19,10 +19,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .gguf_file import GgufError, GgufFile
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
 
 FORMAT = 1
 """Part of the cache key; raise it when what ``derive`` writes changes."""
@@ -114,7 +118,7 @@ def derive(source: GgufFile, out: Path) -> None:
     close_writer(writer)
 
 
-def open_writer(shape_of: GgufFile, out: Path) -> object:
+def open_writer(shape_of: GgufFile, out: Path) -> GGUFWriter:
     """A ``GGUFWriter`` that holds the model's numbers and the plain vocabulary, and no tensor yet."""
     from gguf import GGUFWriter
 
@@ -145,11 +149,8 @@ def open_writer(shape_of: GgufFile, out: Path) -> object:
     return writer
 
 
-def close_writer(writer: object) -> None:
+def close_writer(writer: GGUFWriter) -> None:
     """Write everything out and close."""
-    from gguf import GGUFWriter
-
-    assert isinstance(writer, GGUFWriter)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -166,7 +167,7 @@ def vocabulary_size(file: GgufFile) -> int:
 
 def main() -> None:
     """Entry point of the converter process."""
-    from ..bound_exec import die_with_parent
+    from rolecall_plugins.engines.bound_exec import die_with_parent
 
     parser = argparse.ArgumentParser(description="Write a serving file.")
     parser.add_argument("--parent-pid", type=int, required=True)

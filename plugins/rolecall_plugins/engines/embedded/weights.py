@@ -23,8 +23,8 @@ class WeightsFile:
     descriptor: int | None = None
 
     @classmethod
-    def convert(cls, checkpoint: Path, like: Path) -> WeightsFile:
-        """Convert a checkpoint of the same shape as the serving file ``like``; blocks.
+    def convert(cls, checkpoint: Path, like: WeightsFile) -> WeightsFile:
+        """Convert a checkpoint of the same shape as the weights ``like``; blocks.
 
         Raises:
             GgufError: it is unreadable, or its shape differs.
@@ -34,14 +34,10 @@ class WeightsFile:
         descriptor, name = tempfile.mkstemp(dir=folder, prefix=".weights-")
         try:
             os.unlink(name)
+            # The child inherits the descriptors, so these paths name the same files there.
             path = Path(f"/proc/self/fd/{descriptor}")
-            run_converter(
-                checkpoint,
-                like,
-                f"/proc/self/fd/{descriptor}",
-                module=f"{__package__}.checkpoint",
-                keep_fds=(descriptor,),
-            )
+            inherited = (descriptor,) if like.descriptor is None else (descriptor, like.descriptor)
+            run_converter(checkpoint, like.path, path, module=f"{__package__}.checkpoint", keep_fds=inherited)
         except BaseException:
             os.close(descriptor)
             raise
