@@ -4,6 +4,8 @@ A plugin imports this module and nothing else of rolecall. Importing it imports 
 engine and no other plugin.
 """
 
+from rolecall.batches.concurrency import gather_bounded
+from rolecall.batches.rewards import reward_field, reward_stage, score_with_policy
 from rolecall.batches.sample import Prompt, Sample, ScoreFields, Scores
 from rolecall.errors import (
     CapabilityError,
@@ -32,6 +34,7 @@ from rolecall.interfaces.engine_backend import (
     MemoryReport,
     MemoryTag,
 )
+from rolecall.interfaces.native_payload import check_native_payload
 from rolecall.interfaces.observer import Observer
 from rolecall.interfaces.placement_mode import PlacementMode
 from rolecall.interfaces.reward_adapter import RewardAdapter, ScoringClient
@@ -123,8 +126,13 @@ __all__ = [
     "UpstreamError",
     "UpstreamStatusError",
     "WeightSource",
+    "check_native_payload",
     "engine_id",
+    "gather_bounded",
     "hookimpl",
     "place_role",
     "rendezvous",
+    "reward_field",
+    "reward_stage",
+    "score_with_policy",
 ]
