@@ -163,13 +163,9 @@ def test_what_the_cluster_has_is_told(port: GroupPort) -> None:
 
 @pytest.mark.usefixtures("no_groups")
 def test_roles_that_take_turns_get_actors_on_the_devices_of_the_plan() -> None:
+    roles = ("writer", "judge", "scorer")
     planned = plan(
-        *(
-            replica(role, bundle, index=bundle)
-            for role in ("writer", "judge", "scorer")
-            for bundle in range(4)
-        ),
-        devices={"shared": 4},
+        *(replica(role, bundle, index=bundle) for role in roles for bundle in range(2)), devices={"shared": 2}
     )
     with pools_of(planned, job="turns") as pools:
         assert all(name.startswith("rolecall-turns-shared-") for name in live_groups())

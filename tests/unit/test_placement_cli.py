@@ -222,7 +222,7 @@ import sys
 sys.path.insert(0, {str(stubs)!r})
 from rolecall.cli.plan import plan
 plan.main([{str(file)!r}], standalone_mode=False)
-print("heavy:", sorted({{"ray", "torch", "numpy", "xllamacpp"}} & set(sys.modules)))
+print("heavy:", sorted({{"ray", "torch", "xllamacpp"}} & set(sys.modules)))
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True

@@ -130,6 +130,7 @@ def test_a_borrowed_group_is_used_and_never_removed() -> None:
     groups = groups_on(cluster, pool("writer", 2), pool("judge", 2), borrowed={"writer": lent})
     groups.create(10)
     assert groups.handles["writer"] is lent
+    assert len(cluster.live_names) == 2, "nothing is made for a pool that has a group already"
     assert {probe.pool_id for probe in groups.probe(10)} == {"writer", "judge"}
     groups.remove(5)
     assert cluster.live_names == ["trainer"]

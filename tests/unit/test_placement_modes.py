@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rolecall.api import (
@@ -162,6 +162,7 @@ def plan_or_refusals(candidate: PlacementJob, mode: PlacementMode) -> PlacementP
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+@settings(max_examples=50)
 @given(candidate=jobs())
 def test_every_plan_is_sound(mode: PlacementMode, candidate: PlacementJob) -> None:
     plan = plan_or_refusals(candidate, mode)
@@ -194,6 +195,7 @@ def test_every_plan_is_sound(mode: PlacementMode, candidate: PlacementJob) -> No
             assert round(plan.reservation(pool.pool_id, bundle) * 10_000) * tenants <= 10_000
 
 
+@settings(max_examples=50)
 @given(candidate=jobs())
 def test_split_slices_are_contiguous_disjoint_and_in_file_order(candidate: PlacementJob) -> None:
     plan = plan_or_refusals(candidate, Split())
@@ -208,6 +210,7 @@ def test_split_slices_are_contiguous_disjoint_and_in_file_order(candidate: Place
     assert slices[-1][-1] < (candidate.pool_devices or 0)
 
 
+@settings(max_examples=50)
 @given(candidate=jobs())
 def test_split_and_defer_refuse_a_pool_exactly_when_their_layout_does_not_fit(
     candidate: PlacementJob,

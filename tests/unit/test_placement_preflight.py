@@ -343,7 +343,8 @@ def test_one_shared_phase_among_others_is_enough_to_refuse() -> None:
 
 def test_two_replicas_of_one_role_on_one_bundle_are_refused() -> None:
     plan = evolve(GOOD, replicas=(replica("writer", 0), replica("writer", 0, index=1), replica("judge", 2)))
-    (refusal,) = refusals(TWO, Answers(plan))
+    stubborn = evolve(TWO, roles=tuple(evolve(one, deferrable=False) for one in TWO.roles))
+    (refusal,) = refusals(stubborn, Answers(plan))
     assert refusal.code == "shared-co-resident"
     assert 'two replicas of role "writer"' in refusal.message
 

@@ -144,7 +144,7 @@ def test_a_wide_pool_is_folded_at_nodes_and_repeats_are_counted() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 @pytest.mark.parametrize("per_node", [1, 3, 8, 100])
-@pytest.mark.parametrize("devices", [1, 7, 64, 65, 999])
+@pytest.mark.parametrize("devices", [1, 7, 65, 300])
 def test_every_bundle_is_on_the_map_whatever_the_width(width: int, per_node: int, devices: int) -> None:
     plan = planned(Split(), ("writer", devices, 1), pool=devices, per_node=per_node)
     text = shown(plan, width=width)
