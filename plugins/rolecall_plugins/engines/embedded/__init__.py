@@ -13,8 +13,6 @@ from attrs import field, frozen, validators
 
 from rolecall.api import ROLECALL_API, Capability, Engine, EngineLaunch, MemoryTag, hookimpl
 
-from .engine import EmbeddedEngine
-
 _positive: Any = validators.gt(0)
 
 
@@ -55,6 +53,9 @@ class EmbeddedBackend:
 
     def create(self, launch: EngineLaunch) -> Engine:
         """Make the engine object; starts nothing."""
+        # The engine's own process imports this package too, and has no use for an HTTP client.
+        from .engine import EmbeddedEngine
+
         return EmbeddedEngine(launch, self.environment(launch))
 
 

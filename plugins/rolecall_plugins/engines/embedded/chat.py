@@ -78,9 +78,8 @@ class ChatTemplate:
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        environment.globals.update(raise_exception=_raise_exception)
         self._template = environment.from_string(source)
-        self._special_tokens = dict(special_tokens)
+        self._known = {**special_tokens, "raise_exception": _raise_exception}
 
     def render(self, messages: list[Mapping[str, Any]], extra: Mapping[str, Any]) -> str:
         """The prompt text, ending where the assistant's turn begins.
@@ -90,7 +89,7 @@ class ChatTemplate:
         """
         from jinja2 import TemplateError
 
-        values = {**self._special_tokens, "add_generation_prompt": True, **extra, "messages": messages}
+        values = {**self._known, "add_generation_prompt": True, **extra, "messages": messages}
         try:
             return self._template.render(values)
         except (TemplateError, TypeError) as error:

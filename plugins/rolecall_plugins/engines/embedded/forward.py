@@ -4,6 +4,9 @@ llama.cpp's server computes none for the prompt, so a teacher's figures come fro
 takes several sequences at once: the weights of a layer are dequantised once and used for all of
 them, and never kept, so that this file adds no resident weights of its own. Pure: arrays in,
 arrays out; threads and queues are the scorer's affair.
+
+The file's pages that a pass has read are let go of after it: llama.cpp maps the same pages, and
+counting them twice would only hide what the process really takes.
 """
 
 from __future__ import annotations
@@ -85,6 +88,12 @@ class NumpyModel:
         Raises:
             PassAborted: ``stop_now`` became true.
         """
+        try:
+            return self._pass(requests, stop_now)
+        finally:
+            self._file.let_go()
+
+    def _pass(self, requests: Sequence[ScoreRequest], stop_now: Callable[[], bool]) -> list[Scores]:
         lengths = [len(request.ids) for request in requests]
         bounds = np.concatenate([[0], np.cumsum(lengths)])
         ids = np.concatenate([np.asarray(request.ids, dtype=np.int64) for request in requests])
@@ -112,7 +121,7 @@ class NumpyModel:
     def _norm(self, name: str, values: FloatArray) -> FloatArray:
         mean_square = np.mean(np.square(values), axis=-1, keepdims=True, dtype=np.float32)
         scale = np.sqrt(mean_square + np.float32(self._epsilon), dtype=np.float32)
-        return values / scale * dequantise(self._file.tensors[name])
+        return np.multiply(values / scale, dequantise(self._file.tensors[name]), dtype=np.float32)
 
     def _attention(
         self, layer: int, hidden: FloatArray, cosine: FloatArray, sine: FloatArray, spans: Sequence[slice]
@@ -126,14 +135,14 @@ class NumpyModel:
         mixed = np.empty((count, self._heads * size), dtype=np.float32)
         for span in spans:
             _attend(query[span], key[span], value[span], mixed[span])
-        return mixed @ self._weight(layer, "attn_output").T
+        return np.matmul(mixed, self._weight(layer, "attn_output").T, dtype=np.float32)
 
     def _feed_forward(self, layer: int, hidden: FloatArray) -> FloatArray:
         normed = self._norm(f"blk.{layer}.ffn_norm.weight", hidden)
         gate = normed @ self._weight(layer, "ffn_gate").T
         gate /= 1 + np.exp(-gate)
         gate *= normed @ self._weight(layer, "ffn_up").T
-        return gate @ self._weight(layer, "ffn_down").T
+        return np.matmul(gate, self._weight(layer, "ffn_down").T, dtype=np.float32)
 
     def _read_out(
         self,

@@ -92,6 +92,10 @@ class GgufFile:
         """Read one byte of each page, so that the whole file is resident in this process."""
         np.frombuffer(self._map, dtype=np.uint8)[:: mmap.PAGESIZE].max()
 
+    def let_go(self) -> None:
+        """Take the file's pages out of this process's resident set; reading brings them back."""
+        self._map.madvise(mmap.MADV_DONTNEED)
+
     def require(self, key: str) -> Any:
         """Return a metadata value; GgufError if the file lacks it."""
         if key not in self.metadata:

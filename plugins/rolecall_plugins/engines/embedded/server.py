@@ -16,9 +16,7 @@ from pathlib import Path
 def main(arguments: list[str] | None = None) -> None:
     """Parse the options, load the model, serve until told to stop."""
     options = _parser().parse_args(arguments)
-    # Before NumPy is imported: a second BLAS thread that spins on a busy machine costs more than
-    # it gives (14 tokens: 1 s with one thread, 14 s with two beside other work, measured).
-    os.environ["OPENBLAS_NUM_THREADS"] = str(options.threads)
+    _limit_blas_threads(options.threads)
     _raise_file_limit()
 
     import uvicorn
@@ -51,6 +49,18 @@ def main(arguments: list[str] | None = None) -> None:
         log_level="warning",
         timeout_graceful_shutdown=2,
     )
+
+
+def _limit_blas_threads(threads: int) -> None:
+    """See that OpenBLAS runs with that many threads.
+
+    A thread that spins for a core that others use costs more than it gives (14 tokens took 1 s with
+    one thread and 14 s with two on a busy machine, measured). The number is read when NumPy is first
+    imported, which this package's import may have done; so set it and start over, same process.
+    """
+    if os.environ.get("OPENBLAS_NUM_THREADS") != str(threads):
+        os.environ["OPENBLAS_NUM_THREADS"] = str(threads)
+        os.execv(sys.executable, sys.orig_argv)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -59,7 +59,7 @@ class EngineService:
         self.tokenizer = ModelTokenizer(GgufFile(self._source))
         template = self.tokenizer.chat_template
         self.chat_template = (
-            None if template is None else ChatTemplate(template, self.tokenizer.special_tokens())
+            None if template is None else ChatTemplate(template, self.tokenizer.special_tokens)
         )
         self._weights = WeightsFile(path=ensure_serving_file(self._source))
         self._memory = EngineMemory(self._weights.path, settings.limits)

@@ -62,12 +62,16 @@ class ModelTokenizer:
         )
         self.vocabulary_size = len(tokens)
         self.chat_template: str | None = file.metadata.get("tokenizer.chat_template")
-        self._tokens = tokens
         self._bos: int | None = file.metadata.get("tokenizer.ggml.bos_token_id")
-        self._eos: int | None = file.metadata.get("tokenizer.ggml.eos_token_id")
+        eos: int | None = file.metadata.get("tokenizer.ggml.eos_token_id")
+        special = {"bos_token": self._bos, "eos_token": eos}
+        self.special_tokens: Mapping[str, str] = {
+            name: tokens[number] for name, number in special.items() if number is not None
+        }
+        """``bos_token`` and ``eos_token`` as chat templates expect them."""
         self._add_bos = bool(file.metadata.get("tokenizer.ggml.add_bos_token", False))
         ends = {vocabulary[name] for name in _END_OF_TEXT_NAMES if name in vocabulary}
-        declared = (self._eos, file.metadata.get("tokenizer.ggml.eot_token_id"))
+        declared = (eos, file.metadata.get("tokenizer.ggml.eot_token_id"))
         self.end_ids: frozenset[int] = frozenset(ends | {end for end in declared if end is not None})
 
     def encode(self, text: str) -> list[int]:
@@ -79,11 +83,6 @@ class ModelTokenizer:
         """Text of ``ids``; bytes that are no whole character yet become U+FFFD."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
         return text
-
-    def special_tokens(self) -> Mapping[str, str]:
-        """``bos_token`` and ``eos_token`` as chat templates expect them."""
-        named = {"bos_token": self._bos, "eos_token": self._eos}
-        return {name: self._tokens[number] for name, number in named.items() if number is not None}
 
 
 _SPLITS: Mapping[str, bool] = {"smollm": True, "gpt-2": False, "default": False}
