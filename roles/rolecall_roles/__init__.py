@@ -1,0 +1,1 @@
+"""First-party roles, one package each. Each uses ``rolecall.api`` only and could live elsewhere."""

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rolecall.batches.concurrency import gather_bounded
+from rolecall.batches.finite import is_finite_number
 from rolecall.batches.sample import Sample, ScoreFields, Scores
-from rolecall.batches.validation import is_finite_number
 from rolecall.errors import ModelUnavailableError, RolecallError, ScoringError
 from rolecall.interfaces.reward_adapter import ScoringClient
 from rolecall.interfaces.role import NamedReward, Stage, StageContext

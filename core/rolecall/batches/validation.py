@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import Any, cast
 
 import numpy as np
 
+from rolecall.batches.finite import is_finite_number
 from rolecall.batches.sample import Prompt, Sample, Scores
 from rolecall.errors import ScoringError
 from rolecall.interfaces.role import Stage
@@ -139,8 +139,3 @@ def _array_problem(array: np.ndarray[Any, Any]) -> str:
     if not finite.all():
         return f"has {int((~finite).sum())} of {array.size} values that are not finite"
     return ""
-
-
-def is_finite_number(value: object) -> bool:
-    """Return whether the value is a real number that is finite; a bool is no number."""
-    return isinstance(value, Real) and not isinstance(value, (bool, np.bool_)) and math.isfinite(value)
