@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import psutil
 
-from rolecall.cli.jobs import is_alive, job_name
 from rolecall.errors import JobError
+from rolecall.job.find import is_alive, job_name
 from rolecall.job.paths import read_state
 from rolecall.job.sweep import end_processes, remove_files
 

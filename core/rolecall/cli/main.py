@@ -23,14 +23,17 @@ COMMANDS = {
 
 class _LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
         if cmd_name not in COMMANDS:
             return None
         return getattr(importlib.import_module(f"rolecall.cli.{cmd_name}"), cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
@@ -47,9 +50,8 @@ def main() -> None:
     Exit codes: 0 done, 1 failed, 2 the job file is wrong or can't be placed, 130 interrupted.
     """
     try:
-        cli.main(standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
+        # Without standalone mode click returns the code of ``ctx.exit(code)``.
+        sys.exit(cli.main(standalone_mode=False) or 0)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         sys.exit(130)

@@ -11,8 +11,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from rolecall.cli.jobs import find_job
 from rolecall.job.control import ask_status
+from rolecall.job.find import find_job
 
 
 @click.command()

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import ray
+
+from rolecall.errors import JobError
 from rolecall.events.event import Emit, Event
 from rolecall.events.hub import EventHub
 from rolecall.interfaces.observer import Observer
@@ -16,19 +19,17 @@ from rolecall.plugins.kinds import PluginKind
 
 ACTOR_NAME = "events"
 
+MAX_CONCURRENT_CALLS = 1_000
+"""Each reader that follows the stream holds a call open; they must never keep an event out."""
+
 logger = logging.getLogger(__name__)
 
 
 class EventHubActor:
-    """Ray actor around :class:`EventHub`; loads the observers by name in its own process.
+    """Ray actor around :class:`EventHub`; loads the observers by name in its own process."""
 
-    ``about`` is the job's description, kept here so that a training loop which knows only the
-    job's name finds the rest.
-    """
-
-    def __init__(self, observers: tuple[str, ...], log_path: str | None, about: Mapping[str, Any]) -> None:
+    def __init__(self, observers: tuple[str, ...], log_path: str | None) -> None:
         self._hub = EventHub(_load(observers), Path(log_path) if log_path else None)
-        self._about = dict(about)
 
     async def emit(self, kind: str, time_s: float, fields: Mapping[str, Any]) -> None:
         self._hub.publish(Event(kind=kind, time_s=time_s, fields=fields))
@@ -36,15 +37,28 @@ class EventHubActor:
     async def tail(self, since: int, wait_s: float) -> tuple[int, list[Event]]:
         return await self._hub.tail(since, wait_s)
 
-    async def about(self) -> dict[str, Any]:
-        return self._about
-
-    async def describe(self, about: Mapping[str, Any]) -> None:
-        """Add to the job's description."""
-        self._about.update(about)
-
     async def close(self) -> None:
         self._hub.close()
+
+
+def start_hub(namespace: str, *, observers: tuple[str, ...], log_path: Path | None) -> Any:
+    """Start the job's event hub and return its handle; the caller's process owns it."""
+    actor: Any = ray.remote(num_cpus=0, max_concurrency=MAX_CONCURRENT_CALLS)(EventHubActor)
+    return actor.options(name=ACTOR_NAME, namespace=namespace).remote(
+        observers, None if log_path is None else str(log_path)
+    )
+
+
+def find_hub(namespace: str) -> Any:
+    """Return the handle of a running job's event hub.
+
+    Raises:
+        JobError: there is none in that namespace.
+    """
+    try:
+        return ray.get_actor(ACTOR_NAME, namespace=namespace)
+    except ValueError as error:
+        raise JobError(f"no event hub runs in Ray namespace {namespace!r}; is the job up?") from error
 
 
 def _load(names: tuple[str, ...]) -> dict[str, Observer]:

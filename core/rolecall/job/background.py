@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from rolecall.errors import RolecallError
@@ -20,16 +21,17 @@ async def _run(file: Path) -> None:
     task = asyncio.current_task()
     assert task is not None
     # While it comes up, a signal cancels the steps; once it is up, it ends the wait.
-    stop = task.cancel
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, lambda: stop())
+    _on_signals(loop, task.cancel)
     log = log_path(resolved.config.job.name)
     async with running_job(resolved, plan, print, log=log):
-        stop = told.set
-        # Ray's own start replaces the SIGTERM handler.
-        loop.add_signal_handler(signal.SIGTERM, told.set)
+        _on_signals(loop, told.set)
         await told.wait()
     log.unlink(missing_ok=True)
+
+
+def _on_signals(loop: asyncio.AbstractEventLoop, act: Callable[[], object]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, act)
 
 
 def main() -> int:

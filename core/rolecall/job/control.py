@@ -27,7 +27,7 @@ async def serve_status(run_dir: Path, status: StatusSource) -> asyncio.Server:
             if await reader.readline() == b"status\n":
                 try:
                     reply: Mapping[str, Any] = {"ok": True, "status": await status()}
-                except Exception as error:  # told to the asker; the job goes on
+                except Exception as error:  # noqa: BLE001  told to the asker; the job goes on
                     reply = {"ok": False, "error": f"{type(error).__name__}: {error}"}
                 writer.write(json.dumps(reply).encode() + b"\n")
                 await writer.drain()

@@ -1,76 +1,62 @@
 """A running job: what is started, in which order, and how all of it is undone.
 
-:func:`running_job` is the only door. It starts Ray, binds the plan to real bundles, starts the
-roles (each role that shares devices is put to sleep, with proof, before the next one starts),
-the coordinator and the gateways, and writes the state file. Every step puts its undoing on one
-stack, so a failure at any step, Ctrl-C and the normal end take the same way down. What can't be
-undone because this process is killed is the guardian's work.
-
-It owns no samples and no leases: those are the batch runner's and the coordinator's.
+:func:`running_job` is the only door. Every step puts its undoing on one stack, so a failure at
+any step, Ctrl-C and the normal end take the same way down. What can't be undone because this
+process was killed is the guardian's work.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+import os
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 from attrs import frozen
 
 from rolecall.config.resolve import ResolvedJob
 from rolecall.errors import JobError
-from rolecall.events.event import Emit
-from rolecall.ids import FencingToken, RoleName
+from rolecall.ids import RoleName
+from rolecall.job.bring_up import Say, bring_up
+from rolecall.job.control import serve_status
 from rolecall.job.guardian import Charge, Guardian
-from rolecall.job.paths import JobState, make_run_dir, read_state, state_path
-from rolecall.job.session import ray_session
+from rolecall.job.handle import JobHandle
+from rolecall.job.paths import JobState, make_run_dir, read_state, state_path, write_state
+from rolecall.job.session import LOCAL, ray_session
 from rolecall.job.sweep import end_processes, remove_files
-from rolecall.leases.coordinator_actor import RayCoordinator
 from rolecall.placement.plan import PlacementPlan
 
-Say = Callable[[str], None]
-"""Told what is being done, one short line a step."""
-
-BRING_UP_TOKEN = FencingToken(0)
-"""Lower than every token the coordinator grants: commands given before it exists."""
+END_GRACE_S = 5.0
+"""How long the job's last processes may take to end by themselves once Ray is down."""
 
 
 @frozen(kw_only=True)
-class Job:
-    """A job that is up. Handles are Ray actor handles."""
+class RunningJob:
+    """A job that this process owns. ``services`` are Ray actor handles, one a role."""
 
-    resolved: ResolvedJob
-    plan: PlacementPlan
+    handle: JobHandle
     state: JobState
-    coordinator: RayCoordinator
     services: Mapping[RoleName, Any]
-    hub: Any
-    emit: Emit
 
     async def status(self) -> dict[str, Any]:
         """Return leases, batches and every role's replicas as JSON values."""
-        roles = dict(
-            zip(
-                self.services,
-                await asyncio.gather(*(service.status.remote() for service in self.services.values())),
-                strict=True,
-            )
-        )
+        answers = await asyncio.gather(*(service.status.remote() for service in self.services.values()))
         return {
             "job": self.state.name,
             "gateway_url": self.state.gateway_url,
             "ray_address": self.state.ray_address,
-            "coordinator": dict(await self.coordinator.status()),
-            "roles": roles,
+            "coordinator": dict(await self.handle.coordinator.status()),
+            "roles": dict(zip(self.services, answers, strict=True)),
         }
 
 
 @asynccontextmanager
 async def running_job(
     resolved: ResolvedJob, plan: PlacementPlan, say: Say, *, log: Path | None = None
-) -> AsyncIterator[Job]:
+) -> AsyncGenerator[RunningJob]:
     """Bring a job up; everything it started is gone when the block is left.
 
     ``say`` is told each step. ``log`` is where this process's output goes, None for a terminal.
@@ -89,22 +75,46 @@ async def running_job(
         )
     async with AsyncExitStack() as undo:
         run_dir = make_run_dir(name)
-        charge = Charge(job=name, run_dir=str(run_dir))
-        guardian = Guardian(charge)
+        guardian = Guardian(Charge(job=name, run_dir=str(run_dir)))
         undo.push_async_callback(asyncio.to_thread, guardian.dismiss)
         undo.push_async_callback(asyncio.to_thread, _leave_nothing, name, run_dir)
-        say(
-            "starting Ray"
-            if config.cluster.address == "local"
-            else f"joining Ray at {config.cluster.address}"
-        )
+        local = config.cluster.address == LOCAL
+        say("starting Ray" if local else f"joining Ray at {config.cluster.address}")
         session = undo.enter_context(ray_session(config, plan, run_dir))
-        yield await _bring_up(resolved, plan, session, run_dir, guardian, charge, undo, say, log)
+        parts = await bring_up(
+            resolved=resolved, plan=plan, session=session, run_dir=run_dir, undo=undo, say=say
+        )
+        process = psutil.Process()
+        state = JobState(
+            name=name,
+            file=str(resolved.file),
+            pid=os.getpid(),
+            pid_started_s=process.create_time(),
+            run_dir=str(run_dir),
+            namespace=session.namespace,
+            ray_address=session.address,
+            gateway_url=parts.gateways.base_url,
+            log=None if log is None else str(log),
+        )
+        job = RunningJob(
+            handle=JobHandle(
+                resolved=resolved,
+                coordinator=parts.coordinator,
+                gateway_url=parts.gateways.base_url,
+                hub=parts.hub,
+            ),
+            state=state,
+            services=parts.services,
+        )
+        server = await serve_status(run_dir, job.status)
+        undo.callback(server.close)
+        write_state(state)
+        yield job
         say("stopping")
 
 
 def _leave_nothing(name: str, run_dir: Path) -> None:
-    left = end_processes(run_dir, grace_s=5.0)
+    left = end_processes(run_dir, grace_s=END_GRACE_S)
     remove_files(name, run_dir)
     if left:
         raise JobError(f"processes {left} of job {name!r} could not be ended; end them by hand")

@@ -11,6 +11,16 @@ from rolecall.placement.preflight import plan_job
 from rolecall.plugins.host import PluginHost
 
 
+def resolve_file(file: Path) -> ResolvedJob:
+    """Load a job file and the plugins it selects.
+
+    Raises:
+        ConfigError: the file is wrong; all problems at once.
+        PluginError: a selected plugin is broken.
+    """
+    return resolve_job(load_config(file), file, PluginHost.from_environment())
+
+
 def prepare_job(file: Path) -> tuple[ResolvedJob, PlacementPlan]:
     """Load a job file, load the plugins it selects, and plan it on paper.
 
@@ -19,5 +29,5 @@ def prepare_job(file: Path) -> tuple[ResolvedJob, PlacementPlan]:
         PluginError: a selected plugin is broken.
         PlacementRefused: the job can't be placed; all refusals at once.
     """
-    resolved = resolve_job(load_config(file), file, PluginHost.from_environment())
+    resolved = resolve_file(file)
     return resolved, plan_job(resolved)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import ray
 from attrs import frozen
@@ -39,7 +40,7 @@ def namespace_of(job: str) -> str:
 
 
 @contextmanager
-def ray_session(config: JobConfig, plan: PlacementPlan, run_dir: Path) -> Iterator[RaySession]:
+def ray_session(config: JobConfig, plan: PlacementPlan, run_dir: Path) -> Generator[RaySession]:
     """Start or join Ray for a job; leave it, or end it, on exit.
 
     Raises:
@@ -71,9 +72,7 @@ def ray_session(config: JobConfig, plan: PlacementPlan, run_dir: Path) -> Iterat
             ray.shutdown()
 
 
-def _start_private(
-    config: JobConfig, plan: PlacementPlan, namespace: str, run_dir: Path
-) -> ray.client_builder.ClientContext:
+def _start_private(config: JobConfig, plan: PlacementPlan, namespace: str, run_dir: Path) -> Any:
     needed = {pool.resource: 0 for pool in plan.pools}
     for pool in plan.pools:
         needed[pool.resource] += pool.devices
@@ -97,7 +96,7 @@ def _start_private(
 
 
 @contextmanager
-def _environment(run_dir: Path, *, private: bool) -> Iterator[None]:
+def _environment(run_dir: Path, *, private: bool) -> Generator[None]:
     """Set what Ray's processes inherit, and put back what was there."""
     values = {RUN_DIR_VARIABLE: str(run_dir), "RAY_USAGE_STATS_ENABLED": "0"}
     if private:

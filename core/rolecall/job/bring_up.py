@@ -1,0 +1,180 @@
+"""Start the parts of a job on a joined Ray, in order, each with its undoing.
+
+Order: event hub and registry; placement groups, probed and bound; one service a role; every role
+started and, if it shares devices with another, proved asleep before the next one starts; the
+coordinator; the gateways. The first step that fails ends the start: its error is raised, and
+the caller's stack undoes what was done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+
+from attrs import frozen
+from ray.exceptions import RayError, RayTaskError
+
+from rolecall.cluster.ray_cluster import create_pools, probe_pools, remove_pools
+from rolecall.config.resolve import ResolvedJob
+from rolecall.discovery.registry_actor import RayRegistry, start_registry
+from rolecall.engines.results import LifecycleResult
+from rolecall.engines.role_service import create_role_service
+from rolecall.errors import JobError, RolecallError
+from rolecall.events.hub_actor import start_hub
+from rolecall.gateway.serve import Gateways, deploy_gateways, remove_gateways
+from rolecall.ids import FencingToken, RoleName
+from rolecall.job.session import RaySession
+from rolecall.leases.coordinator_actor import RayCoordinator, create_coordinator
+from rolecall.leases.lease_state import LeaseState, OpeningLease
+from rolecall.placement.binding import bind
+from rolecall.placement.plan import PlacementPlan
+
+Say = Callable[[str], None]
+"""Told what is being done, one short line a step."""
+
+T = TypeVar("T")
+
+BRING_UP_TOKEN = FencingToken(0)
+"""Lower than every token the coordinator grants: for commands given before it exists."""
+
+SHUTDOWN_TIMEOUT_S = 60.0
+"""How long one role may take to stop its engines at the end of a job."""
+
+
+@frozen(kw_only=True)
+class Parts:
+    """What was started. ``hub`` and ``services`` are Ray actor handles."""
+
+    hub: Any
+    registry: RayRegistry
+    services: Mapping[RoleName, Any]
+    coordinator: RayCoordinator
+    gateways: Gateways
+
+
+async def bring_up(
+    *,
+    resolved: ResolvedJob,
+    plan: PlacementPlan,
+    session: RaySession,
+    run_dir: Path,
+    undo: AsyncExitStack,
+    say: Say,
+) -> Parts:
+    """Start everything of a job; what was started is undone by ``undo``.
+
+    Raises:
+        JobError: a role did not come up, or could not be proved asleep.
+        PlacementRefused: the bundles are not what the plan needs.
+    """
+    config = resolved.config
+    namespace = session.namespace
+    hub = start_hub(
+        namespace,
+        observers=config.job.observers,
+        log_path=None if config.job.event_log is None else resolved.file.parent / config.job.event_log,
+    )
+    undo.push_async_callback(_close_hub, hub)
+    registry = start_registry(namespace)
+    say("binding the plan to real bundles")
+    pools = await asyncio.to_thread(create_pools, plan, job=config.job.name)
+    undo.push_async_callback(asyncio.to_thread, remove_pools, pools)
+    bound = bind(plan, await asyncio.to_thread(probe_pools, pools))
+    services: dict[RoleName, Any] = {}
+    undo.push_async_callback(_stop_roles, services)
+    for name in resolved.roles:
+        role = RoleName(name)
+        services[role] = create_role_service(
+            config=config,
+            file=resolved.file,
+            role=role,
+            bound=bound,
+            groups=pools.handles,
+            registry=registry,
+            events=hub,
+            run_dir=run_dir,
+            namespace=namespace,
+        )
+    await _start_roles(plan, services, config.lifecycle.manager_timeout_s, say)
+    coordinator = create_coordinator(
+        namespace=namespace,
+        services=services,
+        events=hub,
+        conflicts={role: plan.conflicts(role) for role in services},
+        opening={role: _opening(plan, role) for role in services},
+        timeout_s=config.lifecycle.manager_timeout_s,
+    )
+    say("deploying gateways")
+    gateways = await asyncio.to_thread(deploy_gateways, config, resolved.file, namespace=namespace)
+    undo.push_async_callback(asyncio.to_thread, remove_gateways, gateways)
+    return Parts(hub=hub, registry=registry, services=services, coordinator=coordinator, gateways=gateways)
+
+
+def _opening(plan: PlacementPlan, role: RoleName) -> OpeningLease:
+    if plan.conflicts(role):
+        return OpeningLease(state=LeaseState.SLEEPING, reason="proved asleep after its start")
+    return OpeningLease(state=LeaseState.ACTIVE, reason="shares no device, awake after its start")
+
+
+async def _start_roles(
+    plan: PlacementPlan, services: Mapping[RoleName, Any], offload_timeout_s: float, say: Say
+) -> None:
+    """Start resident roles together, then those that share devices one after the other."""
+    resident = [role for role in services if not plan.conflicts(role)]
+    for role in resident:
+        say(f"starting {role}")
+    await asyncio.gather(*(_start_role(role, services[role]) for role in resident))
+    for role, service in services.items():
+        if role in resident:
+            continue
+        say(f"starting {role}, then putting it to sleep")
+        await _start_role(role, service)
+        slept = await _answer(role, "offload", service.offload.remote(BRING_UP_TOKEN, offload_timeout_s))
+        _require(slept, f"role {role} was not proved asleep after its start")
+
+
+async def _start_role(role: RoleName, service: Any) -> None:
+    started = await _answer(role, "start", service.start.remote())
+    _require(started, f"role {role} did not come up")
+
+
+def _require(result: LifecycleResult, problem: str) -> None:
+    if not result.confirmed:
+        raise JobError(f"{problem}: {result.problem}")
+
+
+async def _stop_roles(services: Mapping[RoleName, Any]) -> None:
+    """Stop all roles at once; the first that is not confirmed is raised when all have answered."""
+    results = await asyncio.gather(
+        *(
+            _answer(role, "shutdown", service.shutdown.remote(SHUTDOWN_TIMEOUT_S))
+            for role, service in services.items()
+        ),
+        return_exceptions=True,
+    )
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        _require(result, f"role {result.role} could not be stopped with confirmation")
+
+
+async def _close_hub(hub: Any) -> None:
+    try:
+        await hub.close.remote()
+    except RayError as error:
+        raise JobError(f"the event hub did not close its log: {error}") from error
+
+
+async def _answer(role: RoleName, asked: str, call: Awaitable[LifecycleResult]) -> LifecycleResult:
+    try:
+        return await call
+    except RayTaskError as error:
+        original = error.cause
+        if isinstance(original, RolecallError):
+            raise original from error
+        raise JobError(f"{asked} of role {role} broke: {type(original).__name__}: {original}") from error
+    except RayError as error:
+        raise JobError(f"{asked} of role {role} had no answer: {error}") from error
