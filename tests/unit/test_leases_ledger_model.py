@@ -78,6 +78,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.ledger = Ledger(conflicts=CONFLICTS, opening=opening, clock=lambda: 0.0, emit=self.listen)
         self.holding: set[RoleName] = set()
+        self.holder: dict[RoleName, BatchId] = {}
         self.unknown: set[RoleName] = set()
         self.tokens = [0]
         self.operations: list[Operation] = []
@@ -171,6 +172,10 @@ class LedgerMachine(RuleBasedStateMachine):
             assert not (CONFLICTS[role] & self.holding), "two roles on one device"
             assert role not in self.holding
             self.holding.add(role)
+            self.holder[role] = batch
+        else:
+            assert role in self.holding
+            assert self.holder[role] == batch, "only the batch that holds a lease gives it back"
 
     def answer(self, pick: int, proved: bool) -> None:
         calling = self.in_state(OperationState.CALLING)
