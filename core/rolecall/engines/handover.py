@@ -4,7 +4,7 @@ Pure asyncio over the :class:`~rolecall.interfaces.engine_backend.Engine` protoc
 engine host, for every role alike. It owns the order of steps and what counts as proof. It does
 not own who may run, replica states, or what happens after a failure.
 
-Sleep: canary → grace for running requests → pause (abort) → abort and flush until the engine is
+Sleep: grace for running requests → canary → pause (abort) → abort and flush until the engine is
 quiet → release → proof that the memory is gone.
 Wake: resume weights, KV cache, CUDA graphs → proof that all tags are resident → continue →
 canary.
@@ -88,8 +88,8 @@ async def put_to_sleep(
         CanaryMismatchError: the engine answers with a uniform distribution while awake.
         DeadlineExceededError: a step, named in the message, used up the deadline.
     """
-    identity = await _identify(engine, deadline.share(limits.canary_share), weight_source, limits)
     quiet = await _wait_quiet(engine, deadline, grace_s, limits)
+    identity = await _identify(engine, deadline.share(limits.canary_share), weight_source, limits)
     await deadline.bound(engine.pause(), "pause")
     aborted = await _abort_until_quiet(engine, deadline, limits) or not quiet
     awake = await deadline.bound(engine.memory(), "memory report before the release")

@@ -189,13 +189,17 @@ class InferenceManager:
 
         return await self._exclusive("retract", deadline, body, token)
 
+    def knows(self, selector: str) -> bool:
+        """Whether an engine id or a URL, also an earlier one, is a replica's of this model."""
+        return bool(self._find(selector))
+
     async def stop(self, selector: str, deadline: Deadline) -> Outcomes:
         """Stop one replica for good, by its engine id or any URL it has had.
 
         Raises:
             EngineError: there is no such replica.
         """
-        found = [r for r in self._replicas.values() if selector == r.engine or selector in r.urls]
+        found = self._find(selector)
         if not found:
             known = ", ".join(self._replicas) or "none"
             raise EngineError(f"{self._name}: no replica is or was {selector!r}; there is {known}")
@@ -426,6 +430,9 @@ class InferenceManager:
 
     def _all_unconfirmed(self, why: str) -> Outcomes:
         return tuple(_outcome(replica, confirmed=False, detail=why) for replica in self._replicas.values())
+
+    def _find(self, selector: str) -> list[Replica]:
+        return [r for r in self._replicas.values() if selector == r.engine or selector in r.urls]
 
     def _in(self, *states: ReplicaState) -> list[Replica]:
         return [replica for replica in self._replicas.values() if replica.state in states]

@@ -47,7 +47,8 @@ class EngineExitedError(EngineError):
 class WorkerSlot:
     """Where one worker of a replica belongs: the node and devices of its bundles, as bound.
 
-    bundles: bundle indices in the placement group of ``pool_id``.
+    bundles: bundle indices in the placement group of ``pool_id``; the worker runs in the first.
+    reservation: share of that bundle's device which the worker reserves.
     """
 
     engine: EngineId
@@ -57,6 +58,7 @@ class WorkerSlot:
     pool_id: str
     bundles: tuple[int, ...]
     device_ids: tuple[str, ...]
+    reservation: float = 1.0
 
 
 @frozen(kw_only=True)
