@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -25,6 +26,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 OLDEST, NEWEST = (3, 11), (3, 13)
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,9 +73,7 @@ def create(venv: Path) -> None:
         return
     # ``--target`` is the way in that an externally managed Python leaves open.
     say("this Python has no ensurepip (on Debian: python3-venv); using virtualenv from the clone instead")
-    try:
-        import pip  # noqa: F401
-    except ImportError:
+    if importlib.util.find_spec("pip") is None:
         sys.exit("rolecall: this Python has neither ensurepip nor pip; install python3-venv or python3-pip")
     run(sys.executable, "-m", "pip", "install", "-qq", "--upgrade", "--target", str(BOOTSTRAP), "virtualenv")
     path = os.pathsep.join(filter(None, [str(BOOTSTRAP), os.environ.get("PYTHONPATH")]))
@@ -108,11 +108,13 @@ def prepare(venv: Path, groups: list[str], extras: list[str], requirements: list
 
     stamp = venv / STAMP
     try:
-        seen = json.loads(stamp.read_text(encoding="utf-8"))
+        seen: dict[str, Any] = json.loads(stamp.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         seen = {}
     same_base = seen.get("base") == base
-    installed = seen.get("installed", []) if same_base and wanted[0] in seen.get("installed", []) else []
+    installed: list[str] = seen.get("installed", []) if same_base else []
+    if wanted[0] not in installed:
+        installed = []
     if set(wanted) <= set(installed):
         return
 
@@ -155,6 +157,7 @@ def main() -> None:
     )
     parser.add_argument("command", nargs="+", help="what to run, after --")
     chosen = parser.parse_args()
+    command: list[str] = chosen.command
 
     venv = ROOT / chosen.venv
     with (ROOT / ".venv.lock").open("w") as lock:
@@ -166,11 +169,11 @@ def main() -> None:
         prepare(venv, chosen.group, chosen.extra, chosen.requirements)
 
     environment = command_environment(venv)
-    program = shutil.which(chosen.command[0], path=environment["PATH"])
+    program = shutil.which(command[0], path=environment["PATH"])
     if program is None:
-        sys.exit(f"rolecall: there is no command {chosen.command[0]!r} in {venv}")
+        sys.exit(f"rolecall: there is no command {command[0]!r} in {venv}")
     os.chdir(str(ROOT))
-    os.execve(program, chosen.command, environment)
+    os.execve(program, command, environment)
 
 
 if __name__ == "__main__":
