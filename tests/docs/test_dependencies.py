@@ -47,21 +47,20 @@ def optional() -> set[str]:
     return {bare(requirement) for requirements in extras.values() for requirement in requirements}
 
 
-def imported() -> dict[str, str]:
-    """Return the foreign top-level modules that the distribution imports, each with one place."""
+def imported() -> list[tuple[str, str]]:
+    """Return each foreign top-level module that the distribution imports, with every place."""
     roots = [
         ROOT / package
         for package in configuration()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     ]
-    own = {root.name for root in roots}
-    found: dict[str, str] = {}
-    for root in roots:
-        for file in sorted(root.rglob("*.py")):
-            for module, line in absolute_imports(ast.parse(file.read_text(encoding="utf-8"))):
-                top = module.partition(".")[0]
-                if top not in sys.stdlib_module_names and top not in own:
-                    found.setdefault(top, f"{file.relative_to(ROOT)}:{line}")
-    return found
+    known = sys.stdlib_module_names | {root.name for root in roots}
+    return [
+        (top, f"{file.relative_to(ROOT)}:{line}")
+        for root in roots
+        for file in sorted(root.rglob("*.py"))
+        for module, line in absolute_imports(ast.parse(file.read_text(encoding="utf-8")))
+        if (top := module.partition(".")[0]) not in known
+    ]
 
 
 def absolute_imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -85,7 +84,7 @@ def absolute_imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
 def test_every_import_is_declared() -> None:
     owners = packages_distributions()
     undeclared: list[str] = []
-    for module, place in imported().items():
+    for module, place in imported():
         if module in OF_AN_EXTRA or (module == "pytest" and place.startswith(OF_TESTS)):
             continue
         if not {bare(owner) for owner in owners.get(module, ())} & declared():
@@ -95,12 +94,12 @@ def test_every_import_is_declared() -> None:
 
 def test_every_dependency_is_used() -> None:
     owners = packages_distributions()
-    used = {bare(owner) for module in imported() for owner in owners.get(module, ())}
+    used = {bare(owner) for module, _ in imported() for owner in owners.get(module, ())}
     assert declared() - used == set()
 
 
 def test_an_extra_is_imported_by_plugins_only() -> None:
-    core = [place for module, place in imported().items() if module in OF_AN_EXTRA]
+    core = [place for module, place in imported() if module in OF_AN_EXTRA]
     assert [place for place in core if place.startswith("core/")] == []
     assert {bare(name) for name in OF_AN_EXTRA.values()} <= optional()
 
