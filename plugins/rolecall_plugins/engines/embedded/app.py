@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,13 @@ def build_app(service: EngineService) -> Starlette:
     }
     routes = [Route(path, _guarded(handler), methods=["GET"]) for path, handler in gets.items()]
     routes += [Route(path, _guarded(handler), methods=["POST"]) for path, handler in posts.items()]
-    return Starlette(routes=routes)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+        yield
+        await service.scheduler.close()  # threads that decode would hold up the interpreter's end
+
+    return Starlette(routes=routes, lifespan=lifespan)
 
 
 class _Endpoints:
@@ -100,8 +107,9 @@ class _Endpoints:
     async def generate(self, request: Request) -> Response:
         parsed = parse_generate(await _body(request), self._service.tokenizer, self._service.context_tokens)
         if isinstance(parsed, list):
-            generations = await asyncio.gather(*(self._run(request, one) for one in parsed))
-            return JSONResponse([generate_answer(generation) for generation in generations])
+            return JSONResponse(
+                [generate_answer(generation) for generation in await self._run_all(request, parsed)]
+            )
         if not parsed.stream:
             return JSONResponse(generate_answer(await self._run(request, parsed)))
         return _stream(self._generate_events(self._submit(parsed)))
@@ -189,20 +197,36 @@ class _Endpoints:
                 task.cancel()
             await asyncio.gather(work, gone, return_exceptions=True)
 
+    async def _run_all(self, request: Request, wanted: list[GenerateRequest]) -> list[Generation]:
+        """Generate for several inputs; the first failure aborts the others."""
+        tasks = [asyncio.ensure_future(self._run(request, one)) for one in wanted]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
     async def _generate_events(self, generation: Generation) -> AsyncIterator[bytes]:
-        async for state in self._service.scheduler.updates(generation):
-            yield _event(generate_answer(state))
+        try:
+            async for state in self._service.scheduler.updates(generation):
+                yield _event(generate_answer(state))
+        except (RuntimeFault, NotServing) as error:
+            yield _event(_late_error(error))
         yield _DONE
 
     async def _chat_events(self, chat: ChatRequest, generation: Generation) -> AsyncIterator[bytes]:
         characters = tokens = 0
         first = True
-        async for state in self._service.scheduler.updates(generation):
-            chunk = chat_chunk(chat, state, text_from=characters, tokens_from=tokens, first=first)
-            characters, tokens, first = len(state.text), len(state.tokens), False
-            yield _event(chunk)
-        if chat.include_usage:
-            yield _event(usage_chunk(chat, generation))
+        try:
+            async for state in self._service.scheduler.updates(generation):
+                chunk = chat_chunk(chat, state, text_from=characters, tokens_from=tokens, first=first)
+                characters, tokens, first = len(state.text), len(state.tokens), False
+                yield _event(chunk)
+            if chat.include_usage:
+                yield _event(usage_chunk(chat, generation))
+        except (RuntimeFault, NotServing) as error:
+            yield _event(_late_error(error))
         yield _DONE
 
 
@@ -238,6 +262,11 @@ def _error(status: int, message: str, field: str | None, openai: bool) -> JSONRe
     error = {"message": message, "type": kind, "param": field, "code": status}
     body = {"error": error} if not openai else {"object": "error", **error, "error": error}
     return JSONResponse(body, status_code=status)
+
+
+def _late_error(error: Exception) -> dict[str, Any]:
+    """An error once the answer has begun: an event, since the status is gone."""
+    return {"error": {"message": str(error), "type": "server_error", "param": None, "code": 503}}
 
 
 async def _body(request: Request) -> dict[str, Any]:

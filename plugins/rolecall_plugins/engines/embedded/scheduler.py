@@ -112,7 +112,7 @@ class Scheduler:
         return generation
 
     async def updates(self, generation: Generation) -> AsyncIterator[Generation]:
-        """Yield at every change until the answer is final; several changes may share a turn.
+        """Yield at every change, at last the final answer; several changes may share a turn.
 
         Leaving early, also by cancellation, aborts the request.
 
@@ -121,9 +121,12 @@ class Scheduler:
             RuntimeFault: the runtime failed.
         """
         try:
-            while not generation.complete:
-                await generation.changed.wait()
+            final = False
+            while not final:
+                if not generation.complete:
+                    await generation.changed.wait()
                 generation.changed.clear()
+                final = generation.complete
                 if generation.fault is not None:
                     raise generation.fault
                 yield generation
