@@ -214,7 +214,7 @@ class _AwakeRole:
             # The answer was lost, the role may be awake: cleaning up must ask for its sleep.
             self._role, self._phase = role, phase
             raise
-        self._role = role
+        self._role, self._phase = role, phase
 
     async def _deactivate(self, role: RoleName) -> None:
         # Asked once. A release that is not confirmed leaves a fence that only a person may lift.

@@ -119,6 +119,7 @@ async def _in_daemon_thread(call: Callable[[], _Result]) -> _Result:
     The event loop's own threads are waited for when the loop closes, which would hang with it.
     """
     outcome: Future[_Result] = Future()
+    outcome.set_running_or_notify_cancel()  # so that a caller who gives up can't end it
 
     def work() -> None:
         try:
