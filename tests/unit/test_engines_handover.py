@@ -134,6 +134,39 @@ def test_a_release_that_frees_too_little_is_no_release(frees: float) -> None:
     run(scenario, Script(release_frees=frees))
 
 
+def test_a_tag_that_stays_is_no_release_however_much_has_left() -> None:
+    async def scenario(engine: FakeEngine) -> None:
+        with pytest.raises(ReleaseNotProvedError, match="67% freed, needed 50%; resident: kv_cache"):
+            await sleep(engine)
+
+    run(scenario, Script(release_keeps=frozenset({MemoryTag.KV_CACHE})))
+
+
+def test_nothing_running_is_not_quiet_while_the_flush_says_busy() -> None:
+    async def scenario(engine: FakeEngine) -> None:
+        await sleep(engine)
+        assert engine.calls.count("flush") == 5
+
+    run(scenario, Script(running=1, quiet_is_a_lie=True, flushes_needed=5))
+
+
+def test_a_flush_that_succeeds_is_not_quiet_while_something_runs() -> None:
+    async def scenario(engine: FakeEngine) -> None:
+        flushes = 0
+
+        async def flush() -> bool:
+            nonlocal flushes
+            flushes += 1
+            engine.script.running = max(0, 3 - flushes)
+            return True
+
+        engine.flush = flush  # type: ignore[method-assign]
+        await sleep(engine)
+        assert flushes == 3
+
+    run(scenario, Script(running=2))
+
+
 def test_memory_that_leaves_after_the_answer_is_waited_for() -> None:
     async def scenario(engine: FakeEngine) -> None:
         proof = await sleep(engine)

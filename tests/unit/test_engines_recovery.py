@@ -14,6 +14,7 @@ from rolecall.engines.replica_state import ReplicaState
 from rolecall.engines.worker_handle import WorkerHealth
 from rolecall.errors import EngineError
 from rolecall.ids import EngineId
+from rolecall.interfaces.engine_backend import MemoryTag
 from rolecall.interfaces.role import WeightSource
 from rolecall.testing.manager_rig import ManagerRig, now, ok, within
 from rolecall.testing.virtual_time import run_virtual
@@ -214,6 +215,21 @@ def test_a_worker_that_gives_no_answer_is_not_routed_to_but_not_dead(run: Any) -
     run(scenario)
 
 
+def test_a_sleeper_that_somebody_else_woke_is_ended(run: Any) -> None:
+    async def scenario(rig: ManagerRig) -> None:
+        assert ok(await rig.offload(1))
+        engine = rig.worker(A).engine
+        await engine.resume(frozenset({MemoryTag.KV_CACHE}))
+        for _ in range(3):
+            await rig.manager.reconcile_once()
+        assert engine.exit_code() is not None
+        (entry,) = rig.manager.status()
+        assert (entry["state"], entry["vacant"]) == ("FAILED", True)
+        assert "should be asleep, but holds kv_cache" in entry["reason"]
+
+    run(scenario)
+
+
 def test_a_failed_offload_is_cleaned_up_but_not_restarted_without_the_lease(run: Any) -> None:
     async def scenario(rig: ManagerRig) -> None:
         rig.worker(A).script.release_frees = 0.0
@@ -372,15 +388,18 @@ def test_a_start_that_ends_after_its_replica_was_given_up_marks_nothing_healthy(
 
 def test_reconciling_leaves_a_running_command_alone(run: Any) -> None:
     async def scenario(rig: ManagerRig) -> None:
-        rig.worker(A).engine.kill()
-        rig.worker(B).script.slow["release"] = 20.0
-        rig.worker(A).script.start_takes_s = 5.0
+        rig.worker(A).script.release_frees = 0.0
+        rig.worker(B).script.slow["release"] = 40.0
         command = asyncio.ensure_future(rig.offload(1))
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(25.0)
+        assert rig.states() == ["FAILED", "DRAINING"]
         start = now()
         await rig.manager.reconcile_once()
         assert now() - start < 1.0, "it does not wait for the command"
-        assert ok(await command)
+        assert rig.worker(A).engine.exit_code() is None
+        await command
+        await rig.manager.reconcile_once()
+        assert rig.worker(A).engine.exit_code() is not None
 
     run(scenario, replicas=2)
 

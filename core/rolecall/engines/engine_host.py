@@ -180,19 +180,28 @@ class EngineHost:
             return self._health(exit_code=code, detail=f"engine process {engine.pid} ended, exit code {code}")
         ask = generate and self._condition is Condition.AWAKE
         running: int | None = None
-        alive, detail = False, ""
+        alive, notes = False, list[str]()
         try:
             running = await deadline.share(0.3).bound(engine.running_requests(), "running-request count")
         except EngineError as error:
-            detail = f"{error}; "
+            notes.append(str(error))
         try:
             limit = deadline.leaving(0.5)
             found = await limit.bound(
                 engine.health(generate=ask, timeout_s=limit.remaining_s()), "health answer"
             )
-            alive, detail = found.alive, detail + found.detail
+            alive = found.alive
+            notes.append(found.detail)
+            if self._condition is Condition.ASLEEP and self._prepared is not None:
+                memory = await limit.bound(engine.memory(), "memory report")
+                if resident := memory.resident_tags & self._prepared.backend.memory_tags:
+                    # Somebody else woke it: it may be in the way of whoever has the devices now.
+                    alive = False
+                    notes.append(f"should be asleep, but holds {', '.join(sorted(resident))}")
         except EngineError as error:
-            detail += str(error)
+            alive = False
+            notes.append(str(error))
+        detail = "; ".join(note for note in notes if note)
         # The process may have ended while it was asked; then that is the news.
         if (code := engine.exit_code()) is not None:
             alive, detail = False, f"engine process {engine.pid} ended, exit code {code}"

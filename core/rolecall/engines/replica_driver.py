@@ -27,7 +27,7 @@ from rolecall.engines.worker_handle import (
     WorkerDiedError,
     WorkerUnavailableError,
 )
-from rolecall.errors import EngineStartError, InferenceRecoveryRequired, RolecallError
+from rolecall.errors import InferenceRecoveryRequired, RolecallError
 from rolecall.events.event import Emit
 from rolecall.ids import ModelId, RoleName
 from rolecall.interfaces.engine_backend import MemoryReport
@@ -282,9 +282,7 @@ class ReplicaDriver:
             self._fence(replica, error)
             return _refusal(replica, replica.account)
         replica.enter_state(ReplicaState.FAILED, problem)
-        if isinstance(error, EngineStartError):
-            replica.workers[0].evidence = "the engine did not start, and left no process"
-        elif isinstance(error, EngineExitedError) and await self.end(replica, deadline):
+        if isinstance(error, EngineExitedError) and await self.end(replica, deadline):
             return Attempt(
                 replica=replica,
                 ticket=replica.ticket(),

@@ -288,22 +288,20 @@ class RoleService:
         if self._topology is None:
             return
         async with self._publishing:
-            snapshot, changed = self._topology.update(
-                {model: manager.view() for model, manager in self._managers.items()}
-            )
-            if not changed and not self._unpublished:
-                return
-            self._unpublished = True
             try:
+                snapshot, changed = self._topology.update(
+                    {model: manager.view() for model, manager in self._managers.items()}
+                )
+                if not changed and not self._unpublished:
+                    return
+                self._unpublished = True
                 async with asyncio.timeout(_PUBLISH_S):
                     await self._order.registry.publish(self._order.role, snapshot.to_json())
-            except (RolecallError, TimeoutError) as error:
-                # The engines' state is what it is; the next round of the reconciler tells it.
-                logger.warning(
-                    "snapshot %s of %s was not published: %s", snapshot.etag, self._order.role, error
-                )
-            else:
                 self._unpublished = False
+            except (RolecallError, TimeoutError):
+                # The engines' state is what it is, and commands must go on; the reconciler's next
+                # round tries to tell it again.
+                logger.exception("the snapshot of %s was not published", self._order.role)
 
     async def _reconcile_for_ever(self) -> None:
         while True:

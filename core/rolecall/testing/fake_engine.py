@@ -45,7 +45,9 @@ class Script:
     running: requests that are running now.
     flushes_needed: abort-and-flush rounds until the requests have ended; None: never.
     finishes_after_s: running requests end by themselves at this loop time.
+    quiet_is_a_lie: says that nothing runs, although the flush still finds something.
     release_frees: share of the released bytes that really leaves.
+    release_keeps: tags that stay, with their bytes.
     release_lag_s: how long after its answer the memory leaves.
     loses_weights: resume answers, but the weights are not restored.
     start_error, start_takes_s: what start does.
@@ -56,7 +58,9 @@ class Script:
     running: int = 0
     flushes_needed: int | None = 1
     finishes_after_s: float | None = None
+    quiet_is_a_lie: bool = False
     release_frees: float = 1.0
+    release_keeps: frozenset[MemoryTag] = frozenset()
     release_lag_s: float = 0.0
     loses_weights: bool = False
     resume_leaves_away: frozenset[MemoryTag] = frozenset()
@@ -120,7 +124,7 @@ class FakeEngine:
         ends = self.script.finishes_after_s
         if ends is not None and asyncio.get_running_loop().time() >= ends:
             self.script.running = 0
-        return self.script.running
+        return 0 if self.script.quiet_is_a_lie else self.script.running
 
     async def pause(self) -> None:
         await self._call("pause")
@@ -138,6 +142,7 @@ class FakeEngine:
 
     async def release(self, tags: frozenset[MemoryTag]) -> None:
         await self._call("release")
+        tags -= self.script.release_keeps
         if self.script.release_frees > 0:
             freed = sum(AWAKE_BYTES.get(tag, 0) for tag in tags & self._resident)
             self._held_back = int(freed * (1 - self.script.release_frees))
