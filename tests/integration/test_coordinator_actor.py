@@ -248,7 +248,7 @@ async def test_an_error_with_a_constructor_of_its_own_comes_through_two_processe
 async def test_a_foreign_error_is_told_in_our_words(job: Job) -> None:
     judge = job.services[JUDGE]
     await judge.fail_with.remote(lambda: ZeroDivisionError("by zero"))
-    with pytest.raises(LeaseError, match="judge's onload broke: ZeroDivisionError: by zero") as caught:
+    with pytest.raises(JobError, match="judge's onload broke: ZeroDivisionError: by zero") as caught:
         await RayRoleLifecycle(JUDGE, judge).onload(FencingToken(1), 1.0)
     assert isinstance(caught.value.__cause__, RayTaskError)
 
@@ -387,7 +387,7 @@ class Stuck:
 async def test_a_coordinator_that_hangs_hangs_nobody_else(cluster: None) -> None:
     stuck = start(Stuck)
     client = RayCoordinator(stuck, answer_timeout_s=0.2, wait_grace_s=0.1)
-    with pytest.raises(LeaseError, match=r"did not answer begin_batch\(0\) within 0.2 s.*repeating it"):
+    with pytest.raises(JobError, match=r"did not answer begin_batch\(0\) within 0.2 s.*repeating it"):
         await client.begin_batch(ZERO)
     with pytest.raises(CommitTimeoutError, match=r"batch 0 was not seen committed.*within 0.2 s"):
         await client.wait_committed(ZERO, 0.1)

@@ -450,6 +450,7 @@ def test_waiters_leave_with_the_commit_even_those_that_came_before_the_batch_beg
         await scene.coordinator.commit_batch(ONE, acknowledged=True)
         await waiters[2]
         await scene.coordinator.wait_committed(ZERO, 0.0)
+        assert asyncio.get_running_loop().time() == 5.0, "woken at once, not by their timeouts"
 
     play(scenario)
 
@@ -475,6 +476,7 @@ def test_the_first_failure_wakes_present_and_future_waiters_with_its_reason() ->
         future = [waiting(scene, ZERO), waiting(scene, BatchId(8))]
         messages = raised(await asyncio.gather(*present, *future, return_exceptions=True), BatchFailedError)
         assert all("batch 0 failed: judge stage: reward is NaN" in message for message in messages)
+        assert asyncio.get_running_loop().time() == 5.0, "woken at once, not by their timeouts"
         assert "batch 8" in messages[3]
 
     play(scenario)

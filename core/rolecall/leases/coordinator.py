@@ -98,7 +98,7 @@ class LeaseCoordinator:
             CommitTimeoutError: not committed after ``timeout_s``, or too old to tell.
         """
         try:
-            async with asyncio.timeout(max(0.0, timeout_s)):
+            async with asyncio.timeout(timeout_s):
                 while not self._ledger.is_committed(batch):
                     await self._batch_ended.wait()
         except TimeoutError:
@@ -160,7 +160,7 @@ class LeaseCoordinator:
 
     async def _carry_out(self, operation: Operation) -> None:
         while before := self._ledger.start(operation):
-            await asyncio.shield(self._tasks[before.id])
+            await self._tasks[before.id]
         if operation.state is not OperationState.CALLING:
             return
         why, cause = await self._command(operation)

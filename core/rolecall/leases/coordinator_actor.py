@@ -5,9 +5,9 @@ never restarted: a second one would know nothing of the leases given by the firs
 long as the job process that created it.
 
 Ray's errors stop here. What the coordinator or a role raised arrives as the rolecall error it
-was; what Ray itself has to say becomes a ``JobError`` (the actor is gone) or a ``LeaseError`` (no
-answer: the call may have been carried out, and repeating it with the same ids is safe). Both
-have the Ray error as their cause.
+was: a ``LeaseError`` is always the coordinator's own word. What only Ray has to say, that the
+actor is gone or that no answer came, becomes a ``JobError`` with the Ray error as its cause; the
+call may have been carried out, and repeating it with the same ids is safe.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from rolecall.engines.results import LifecycleResult
-from rolecall.errors import CommitTimeoutError, JobError, LeaseError, RolecallError
+from rolecall.errors import CommitTimeoutError, JobError, RolecallError
 from rolecall.events.hub_actor import remote_emitter
 from rolecall.ids import BatchId, FencingToken, OperationId, RoleName
 from rolecall.leases.coordinator import DEFAULT_TIMEOUT_S, LeaseCoordinator
@@ -116,27 +116,27 @@ class RayCoordinator:
         self._operation_limit_s: float | None = None
 
     async def begin_batch(self, batch: BatchId) -> None:
-        """As the port says; also ``JobError`` (coordinator gone), ``LeaseError`` (no answer)."""
+        """As the port says; also ``JobError`` if the coordinator is gone or silent."""
         await self._ask(f"begin_batch({batch})", self.handle.begin_batch.remote(batch))
 
     async def activate(self, batch: BatchId, role: RoleName, operation: OperationId) -> FencingToken:
-        """As the port says; also ``JobError`` (coordinator gone), ``LeaseError`` (no answer)."""
+        """As the port says; also ``JobError`` if the coordinator is gone or silent."""
         limit_s = await self._limit_of_operations()
         call = self.handle.activate.remote(batch, role, operation)
         return await self._ask(f"activate({batch}, {role}, {operation!r})", call, limit_s)
 
     async def deactivate(self, batch: BatchId, role: RoleName, operation: OperationId) -> None:
-        """As the port says; also ``JobError`` (coordinator gone), ``LeaseError`` (no answer)."""
+        """As the port says; also ``JobError`` if the coordinator is gone or silent."""
         limit_s = await self._limit_of_operations()
         call = self.handle.deactivate.remote(batch, role, operation)
         await self._ask(f"deactivate({batch}, {role}, {operation!r})", call, limit_s)
 
     async def commit_batch(self, batch: BatchId, *, acknowledged: bool) -> None:
-        """As the port says; also ``JobError`` (coordinator gone), ``LeaseError`` (no answer)."""
+        """As the port says; also ``JobError`` if the coordinator is gone or silent."""
         await self._ask(f"commit_batch({batch})", self.handle.commit_batch.remote(batch, acknowledged))
 
     async def fail_batch(self, batch: BatchId, reason: str) -> None:
-        """As the port says; also ``JobError`` (coordinator gone), ``LeaseError`` (no answer)."""
+        """As the port says; also ``JobError`` if the coordinator is gone or silent."""
         await self._ask(f"fail_batch({batch})", self.handle.fail_batch.remote(batch, reason))
 
     async def wait_committed(self, batch: BatchId, timeout_s: float) -> None:
@@ -152,7 +152,7 @@ class RayCoordinator:
             raise CommitTimeoutError(f"batch {batch} was not seen committed: {error}") from error
 
     async def status(self) -> Mapping[str, Any]:
-        """As the port says; also ``JobError`` (coordinator gone), ``LeaseError`` (no answer)."""
+        """As the port says; also ``JobError`` if the coordinator is gone or silent."""
         return await self._ask("status()", self.handle.status.remote())
 
     async def _limit_of_operations(self) -> float:
@@ -174,7 +174,7 @@ class RayCoordinator:
             ) from error
 
 
-class _NoAnswerError(LeaseError):
+class _NoAnswerError(JobError):
     """The client's own limit passed."""
 
 
@@ -189,11 +189,11 @@ class RayRoleLifecycle:
         self._handle = handle
 
     async def onload(self, token: FencingToken, timeout_s: float) -> LifecycleResult:
-        """Wake the role; raises what it raised, or ``JobError``/``LeaseError`` from Ray."""
+        """Wake the role; raises what it raised, or ``JobError`` for Ray."""
         return await _answer(f"{self._role}'s onload", self._handle.onload.remote(token, timeout_s))
 
     async def offload(self, token: FencingToken, timeout_s: float) -> LifecycleResult:
-        """Put the role to sleep; raises what it raised, or ``JobError``/``LeaseError`` from Ray."""
+        """Put the role to sleep; raises what it raised, or ``JobError`` for Ray."""
         return await _answer(f"{self._role}'s offload", self._handle.offload.remote(token, timeout_s))
 
 
@@ -251,13 +251,13 @@ async def _answer(asked: str, call: Awaitable[T]) -> T:
         original = error.cause
         if isinstance(original, RolecallError):
             raise original from error
-        raise LeaseError(f"{asked} broke: {type(original).__name__}: {original}") from error
+        raise JobError(f"{asked} broke: {type(original).__name__}: {original}") from error
     except ActorUnavailableError as error:
-        raise LeaseError(
+        raise JobError(
             f"{asked} had no answer, the actor can't be reached. Whether it was carried out is not "
             "known; repeating it with the same ids is safe"
         ) from error
     except RayActorError as error:
         raise JobError(f"{asked} failed, the actor is gone and the job can't go on: {error}") from error
     except RayError as error:
-        raise LeaseError(f"{asked} failed in Ray: {error}") from error
+        raise JobError(f"{asked} failed in Ray: {error}") from error
