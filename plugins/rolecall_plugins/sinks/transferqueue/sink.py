@@ -31,12 +31,13 @@ class TransferQueueOptions:
 
     storage_units: storage actors, if this process makes the queue; each takes one Ray CPU, and so
         does the controller.
-    start_timeout_s: limit for making or finding the queue.
+    start_timeout_s: limit for making or finding the queue; its processes import torch, which takes a
+        busy machine minutes.
     timeout_s: limit of any other call.
     """
 
     storage_units: int = field(default=1, validator=validators.gt(0))
-    start_timeout_s: float = field(default=120.0, validator=validators.gt(0))
+    start_timeout_s: float = field(default=240.0, validator=validators.gt(0))
     timeout_s: float = field(default=120.0, validator=validators.gt(0))
 
 
