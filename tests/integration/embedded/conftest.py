@@ -127,7 +127,7 @@ def reference(model_path: Path) -> Reference:
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
     """Numbers and dequantised tensors; the ``gguf`` package's reader takes 9 s for the vocabulary."""
     data, at = path.read_bytes(), 24
-    codes = "B b H h I i f ? s a Q q d".split()
+    codes = [*"BbHhIif?saQqd"]
 
     def take(code: str) -> Any:
         nonlocal at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from typing import Any
 
@@ -59,7 +60,8 @@ async def test_every_token_of_a_multi_token_character_comes_back(http: httpx.Asy
     )
     assert answer["meta_info"]["completion_tokens"] == len(answer["output_ids"]) == 12
     assert [entry[1] for entry in answer["meta_info"]["output_token_logprobs"]] == answer["output_ids"]
-    assert answer["text"] and "\ufffd" not in answer["text"]
+    assert answer["text"]
+    assert "\ufffd" not in answer["text"]
 
 
 async def test_a_stream_is_cumulative_and_ends_as_the_unary_answer(http: httpx.AsyncClient) -> None:
@@ -67,7 +69,7 @@ async def test_a_stream_is_cumulative_and_ends_as_the_unary_answer(http: httpx.A
     unary = await generate(http, **body)
     seen = await events(http, "/generate", body)
     assert len(seen) > 3
-    for earlier, later in zip(seen, seen[1:], strict=False):
+    for earlier, later in itertools.pairwise(seen):
         assert later["text"].startswith(earlier["text"])
         assert later["output_ids"][: len(earlier["output_ids"])] == earlier["output_ids"]
         assert earlier["meta_info"]["finish_reason"] is None

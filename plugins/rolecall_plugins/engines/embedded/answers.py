@@ -13,11 +13,14 @@ Entry = list[Any]
 
 def generate_answer(generation: Generation) -> dict[str, Any]:
     """The answer of ``/generate`` as it stands: cumulative, final once the generation is complete."""
-    return {
+    answer: dict[str, Any] = {
         "text": generation.text,
         "output_ids": list(generation.ids),
         "meta_info": meta_info(generation),
     }
+    if generation.request.echo_prompt_ids:
+        answer["prompt_token_ids"] = list(generation.request.prompt)
+    return answer
 
 
 def meta_info(generation: Generation) -> dict[str, Any]:

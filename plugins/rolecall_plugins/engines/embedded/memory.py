@@ -119,6 +119,8 @@ class EngineMemory:
             except RuntimeFault:
                 self._hold_parts(self._resident)
                 raise
+            if self._mapped is not None:
+                self._mapped.let_go()  # llama.cpp maps the same pages now
         else:
             if self._runtime is not None:
                 self._runtime.close()

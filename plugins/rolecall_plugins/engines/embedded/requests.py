@@ -28,6 +28,7 @@ _FIELDS = frozenset(
         "top_logprobs_num",
         "token_ids_logprob",
         "return_text_in_logprobs",
+        "return_prompt_token_ids",
     }
 )
 
@@ -70,6 +71,7 @@ class GenerateRequest:
     top_logprobs: int = 0
     logprobs_of: tuple[int, ...] = ()
     text_in_logprobs: bool = False
+    echo_prompt_ids: bool = False
 
     @property
     def scores_prompt(self) -> bool:
@@ -144,6 +146,7 @@ def _parse_one(
             given.get("top_logprobs_num", 0), "top_logprobs_num", low=0, high=_MAX_TOP_LOGPROBS
         ),
         logprobs_of=tuple(of),
+        echo_prompt_ids=as_bool(given.get("return_prompt_token_ids", False), "return_prompt_token_ids"),
         text_in_logprobs=as_bool(given.get("return_text_in_logprobs", False), "return_text_in_logprobs"),
     )
 

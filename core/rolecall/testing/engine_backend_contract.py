@@ -1,0 +1,195 @@
+"""What every engine backend has to do, as tests against a real engine of it.
+
+Inherit :class:`EngineBackendContract` in a class whose name starts with ``Test`` and provide the
+two ``make_`` methods. The tests are coroutines: run them with pytest-asyncio in mode ``auto``.
+Each starts an engine of its own and ends it. Nothing here knows any backend's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from attrs import evolve, fields, has
+
+from rolecall.errors import EngineStartError
+from rolecall.interfaces.engine_backend import Capability, Engine, EngineBackend, EngineLaunch, MemoryTag
+from rolecall.plugins.hookspecs import ROLECALL_API
+
+
+class EngineBackendContract:
+    """Contract tests of an engine backend."""
+
+    start_timeout_s: ClassVar[float] = 300.0
+    """How long one engine may take from process start to ready."""
+    stop_timeout_s: ClassVar[float] = 30.0
+    canary_tolerance: ClassVar[float] = 1e-2
+    """Largest difference of a log-probability, before and after a sleep."""
+    minimum_freed_share: ClassVar[float] = 0.6
+    """Share of the resident bytes that sleeping has to give back."""
+
+    def make_backend(self) -> EngineBackend:
+        """Return the backend, constructed as the core does: without arguments."""
+        raise NotImplementedError
+
+    def make_launch(self, folder: Path) -> EngineLaunch:
+        """Return what starts a small engine: a real model, a free port, its log in ``folder``."""
+        raise NotImplementedError
+
+    @asynccontextmanager
+    async def _started(self, folder: Path) -> AsyncGenerator[Engine]:
+        engine = self.make_backend().create(self.make_launch(folder))
+        await engine.start(self.start_timeout_s)
+        try:
+            yield engine
+        finally:
+            await engine.stop(self.stop_timeout_s)
+
+    def test_declares_what_it_is(self) -> None:
+        backend = self.make_backend()
+        assert backend.name
+        assert backend.api_version == ROLECALL_API
+        assert has(backend.options), "options is an attrs class"
+        for attribute in fields(backend.options):
+            assert attribute.kw_only, f"option {attribute.name} can be given by position"
+        assert backend.resource is None or backend.resource
+        assert backend.capabilities <= frozenset(Capability)
+        assert backend.memory_tags <= frozenset(MemoryTag)
+        if Capability.SLEEP in backend.capabilities:
+            assert backend.memory_tags, "sleeping without a memory tag frees nothing"
+
+    def test_creating_starts_nothing(self, tmp_path: Path) -> None:
+        backend = self.make_backend()
+        launch = self.make_launch(tmp_path)
+        environment = dict(backend.environment(launch))
+        assert all(isinstance(text, str) for pair in environment.items() for text in pair)
+        engine = backend.create(launch)
+        assert engine.pid is None
+        assert engine.exit_code() is None
+        assert str(launch.port) in engine.base_url
+
+    async def test_stop_before_start_does_nothing(self, tmp_path: Path) -> None:
+        engine = self.make_backend().create(self.make_launch(tmp_path))
+        await engine.stop(self.stop_timeout_s)
+        assert engine.pid is None
+
+    async def test_starts_serves_and_stops_for_good(self, tmp_path: Path) -> None:
+        backend = self.make_backend()
+        launch = evolve(self.make_launch(tmp_path), weight_version="41")
+        engine = backend.create(launch)
+        await engine.start(self.start_timeout_s)
+        try:
+            assert engine.pid is not None
+            assert engine.exit_code() is None
+            assert (await engine.health(generate=False, timeout_s=30)).alive
+            assert (await engine.health(generate=True, timeout_s=60)).alive
+            assert await engine.running_requests() == 0
+            assert await engine.weight_version() == "41"
+            report = await engine.memory()
+            assert backend.memory_tags <= report.resident_tags, "it is awake after start"
+            assert report.resident_bytes > 0
+            _check_canary(await engine.canary())
+        finally:
+            await engine.stop(self.stop_timeout_s)
+        assert engine.exit_code() is not None
+        _check_group_is_gone(engine)
+        health = await engine.health(generate=False, timeout_s=5)
+        assert not health.alive
+        assert health.detail
+        await engine.stop(self.stop_timeout_s)
+        assert launch.log_path.exists()
+
+    async def test_drain_primitives(self, tmp_path: Path) -> None:
+        async with self._started(tmp_path) as engine:
+            await engine.abort_all()
+            assert await engine.flush()
+            await engine.pause()
+            await engine.pause()
+            await engine.abort_all()
+            assert await engine.flush(), "nothing runs, so the cache can be dropped while paused"
+            assert await engine.running_requests() == 0
+            await engine.continue_generation()
+            await engine.continue_generation()
+            assert (await engine.health(generate=True, timeout_s=60)).alive
+
+    async def test_sleeps_and_wakes_with_the_same_weights(self, tmp_path: Path) -> None:
+        backend = self.make_backend()
+        if Capability.SLEEP not in backend.capabilities:
+            return
+        tags = backend.memory_tags
+        async with self._started(tmp_path) as engine:
+            before = await engine.canary()
+            assert _difference(before, await engine.canary()) <= self.canary_tolerance
+            awake = await engine.memory()
+            for _ in range(2):
+                await engine.pause()
+                await engine.abort_all()
+                assert await engine.flush()
+                await engine.release(tags)
+                await engine.release(tags)
+                asleep = await engine.memory()
+                assert not asleep.resident_tags & tags
+                assert asleep.resident_bytes <= (1 - self.minimum_freed_share) * awake.resident_bytes
+                for tag in (MemoryTag.WEIGHTS, MemoryTag.KV_CACHE, MemoryTag.CUDA_GRAPH):
+                    if tag in tags:
+                        await engine.resume(frozenset({tag}))
+                        assert tag in (await engine.memory()).resident_tags
+                await engine.resume(tags)
+                assert tags <= (await engine.memory()).resident_tags
+                await engine.continue_generation()
+                after = await engine.canary()
+                _check_canary(after)
+                assert _difference(before, after) <= self.canary_tolerance
+                assert (await engine.health(generate=True, timeout_s=60)).alive
+
+    async def test_a_killed_engine_is_seen_as_dead(self, tmp_path: Path) -> None:
+        async with self._started(tmp_path) as engine:
+            assert engine.pid is not None
+            os.kill(engine.pid, signal.SIGKILL)
+            async with asyncio.timeout(30):
+                while engine.exit_code() is None:  # noqa: ASYNC110 - the kernel sends no event here
+                    await asyncio.sleep(0.02)
+            assert engine.exit_code() == -signal.SIGKILL
+            assert not (await engine.health(generate=False, timeout_s=5)).alive
+            assert not (await engine.health(generate=True, timeout_s=5)).alive
+        _check_group_is_gone(engine)
+
+    async def test_a_start_that_fails_leaves_no_process(self, tmp_path: Path) -> None:
+        launch = evolve(self.make_launch(tmp_path), model_path=tmp_path / "no such model")
+        engine = self.make_backend().create(launch)
+        message = ""
+        try:
+            await engine.start(self.start_timeout_s)
+        except EngineStartError as error:
+            message = str(error)
+        assert message, "an engine without a model started"
+        tail = launch.log_path.read_text(errors="replace").splitlines()[-1]
+        assert tail in message, "the message ends with the tail of the log"
+        _check_group_is_gone(engine)
+        await engine.stop(self.stop_timeout_s)
+
+
+def _check_canary(values: tuple[float, ...]) -> None:
+    assert len(values) >= 2
+    assert all(math.isfinite(value) for value in values)
+    assert max(values) - min(values) > 1e-3, "all equal: the weights are lost"
+
+
+def _difference(before: tuple[float, ...], after: tuple[float, ...]) -> float:
+    return max(abs(a - b) for a, b in zip(before, after, strict=True))
+
+
+def _check_group_is_gone(engine: Any) -> None:
+    if engine.pid is None:
+        return
+    try:
+        os.killpg(engine.pid, 0)
+    except ProcessLookupError:
+        return
+    raise AssertionError(f"process group {engine.pid} has members left")
