@@ -139,7 +139,8 @@ class ScriptedEngine:
     ) -> Response:
         behaviour = self.behaviour
         if behaviour.body is not None or behaviour.status != 200:
-            return Response(behaviour.body or b"{}", behaviour.status, media_type=behaviour.content_type)
+            body = b"{}" if behaviour.body is None else behaviour.body
+            return Response(body, behaviour.status, media_type=behaviour.content_type)
         if payload.get("stream"):
             return StreamingResponse(self._events(payload, events), media_type="text/event-stream")
         async with self._running(payload) as aborted:

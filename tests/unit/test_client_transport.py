@@ -1,0 +1,232 @@
+"""The httpx transport on real sockets: sent once, never replayed, stale connections unnoticed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from rolecall.client.httpx_transport import HttpxTransport
+from rolecall.client.transport import ConnectError, Outgoing, end_to_end, header, media_type
+from rolecall.errors import UpstreamError
+from rolecall.testing.asgi_server import serving
+
+
+async def echo(request: Request) -> Response:
+    body = await request.body()
+    lines = [f"{name}: {value}" for name, value in request.headers.items()]
+    return PlainTextResponse("\n".join([request.method, *lines, body.decode()]))
+
+
+async def redirect(request: Request) -> Response:
+    return RedirectResponse("/echo", status_code=307)
+
+
+APP = Starlette(
+    routes=[Route("/echo", echo, methods=["GET", "POST"]), Route("/redirect", redirect, methods=["POST"])]
+)
+
+
+def post(url: str, body: bytes = b"{}") -> Outgoing:
+    return Outgoing(method="POST", url=url, headers=[(b"x-test", b"1")], body=body)
+
+
+async def answer(transport: HttpxTransport, request: Outgoing) -> tuple[int, bytes]:
+    incoming = await transport.send(request)
+    try:
+        return incoming.status, b"".join([chunk async for chunk in incoming.chunks()])
+    finally:
+        await incoming.aclose()
+
+
+@pytest.fixture
+async def transport() -> AsyncIterator[HttpxTransport]:
+    transport = HttpxTransport(max_concurrency=4)
+    yield transport
+    await transport.aclose()
+
+
+@asynccontextmanager
+async def raw_server(
+    handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[str]:
+    """A TCP server with its own idea of HTTP."""
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()[:2]
+    async with server:
+        yield f"http://{host}:{port}"
+
+
+async def read_request(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(
+        int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")
+    )
+    return head + await reader.readexactly(length)
+
+
+async def test_it_sends_what_it_is_given_and_nothing_of_its_own(transport: HttpxTransport) -> None:
+    async with serving(APP) as url:
+        status, body = await answer(transport, post(f"{url}/echo", b'{"a": 1}'))
+    assert status == 200
+    names = {line.split(":")[0] for line in body.decode().splitlines()[1:-1]}
+    assert names == {"host", "content-length", "x-test"}
+    assert body.endswith(b'{"a": 1}')
+
+
+async def test_it_follows_no_redirect(transport: HttpxTransport) -> None:
+    async with serving(APP) as url:
+        assert (await answer(transport, post(f"{url}/redirect")))[0] == 307
+
+
+async def test_a_proxy_in_the_environment_catches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    transport = HttpxTransport(max_concurrency=1)
+    async with serving(APP) as url:
+        assert (await answer(transport, post(f"{url}/echo")))[0] == 200
+    await transport.aclose()
+
+
+async def test_a_port_nobody_listens_on_is_told_apart(transport: HttpxTransport) -> None:
+    async with raw_server(_hang_up) as url:
+        pass
+    with pytest.raises(ConnectError) as failure:
+        await transport.send(post(url))
+    assert failure.value.refused
+
+
+async def _hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "fate", ["reset after the request", "close after the request", "torn head", "torn body"]
+)
+async def test_a_lost_answer_is_an_error_and_the_request_was_sent_once(
+    transport: HttpxTransport, fate: str
+) -> None:
+    requests: list[bytes] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append(await read_request(reader))
+        if fate == "torn head":
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-le")
+        elif fate == "torn body":
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nshort")
+        await writer.drain()
+        if fate.startswith("reset"):
+            writer.transport.abort()
+        writer.close()
+
+    async with raw_server(handle) as url:
+        with pytest.raises(UpstreamError):
+            await answer(transport, post(url))
+        await asyncio.sleep(0.05)
+    assert len(requests) == 1
+
+
+async def test_a_connection_that_the_server_closed_while_idle_is_no_error(transport: HttpxTransport) -> None:
+    connections = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        await writer.drain()
+        writer.close()  # without having announced it
+
+    async with raw_server(handle) as url:
+        for _ in range(20):
+            assert await answer(transport, post(url)) == (200, b"{}")
+            await asyncio.sleep(0.002)
+    assert connections == 20
+
+
+async def test_idle_connections_are_given_up_before_a_server_would() -> None:
+    """With uvicorn's own idle limit; no request may meet a connection that is being closed."""
+    transport = HttpxTransport(max_concurrency=4, keepalive_s=0.3)
+    async with serving(APP, timeout_keep_alive=1) as url:
+        for pause_s in (0, 0.25, 0.35, 1.0):
+            await asyncio.sleep(pause_s)
+            assert (await answer(transport, post(f"{url}/echo")))[0] == 200
+    await transport.aclose()
+
+
+async def test_connections_are_used_again(transport: HttpxTransport) -> None:
+    peers: set[str] = set()
+
+    async def peer(request: Request) -> Response:
+        peers.add(f"{request.client}")
+        return PlainTextResponse("")
+
+    async with serving(Starlette(routes=[Route("/", peer, methods=["POST"])])) as url:
+        for _ in range(10):
+            await answer(transport, post(f"{url}/"))
+    assert len(peers) == 1
+
+
+async def test_more_requests_than_turns_wait_and_all_succeed() -> None:
+    """Waiting for a turn uses up no connect time, and no more than that many are under way."""
+    transport = HttpxTransport(max_concurrency=20, connect_timeout_s=0.5)
+    now = most = 0
+
+    async def slow(request: Request) -> Response:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.1)
+        now -= 1
+        return PlainTextResponse("ok")
+
+    async with serving(Starlette(routes=[Route("/", slow, methods=["POST"])])) as url:
+        answers = await asyncio.gather(*(answer(transport, post(f"{url}/")) for _ in range(200)))
+    await transport.aclose()
+    assert set(answers) == {(200, b"ok")}
+    assert most <= 20
+
+
+async def test_a_cancelled_request_gives_its_turn_back() -> None:
+    transport = HttpxTransport(max_concurrency=1)
+    stuck = asyncio.Event()
+
+    async def never(request: Request) -> Response:
+        await stuck.wait()
+        return PlainTextResponse("")
+
+    app = Starlette(routes=[Route("/never", never, methods=["POST"]), *APP.routes])
+    async with serving(app) as url:
+        waiting = asyncio.create_task(transport.send(post(f"{url}/never")))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        assert (await asyncio.wait_for(answer(transport, post(f"{url}/echo")), 5))[0] == 200
+        stuck.set()
+    await transport.aclose()
+
+
+def test_what_speaks_of_one_hop_does_not_cross_it() -> None:
+    headers = [
+        (b"Connection", b"close, X-Once"),
+        (b"x-once", b"1"),
+        (b"Transfer-Encoding", b"chunked"),
+        (b"TE", b"trailers"),
+        (b"Upgrade", b"h2c"),
+        (b"Keep-Alive", b"1"),
+        (b"X-Request-Id", b"r"),
+        (b"Host", b"h"),
+    ]
+    assert end_to_end(headers, without=frozenset({b"host"})) == [(b"x-request-id", b"r")]
+
+
+def test_headers_are_found_in_any_case() -> None:
+    headers = [(b"Content-Type", b"Text/Event-Stream; charset=utf-8")]
+    assert media_type(headers) == "text/event-stream"
+    assert header(headers, b"etag") is None
+    assert media_type([]) == ""
