@@ -28,6 +28,8 @@ from rolecall.errors import (
     SinkError,
     TransitionError,
 )
+from rolecall.events.event import Event
+from rolecall.events.hub import SenderOrder
 from rolecall.ids import BatchId, EngineId, FencingToken, OperationId, RoleName
 from rolecall.leases.coordinator import LeaseCoordinator
 from rolecall.leases.coordinator_actor import (
@@ -106,11 +108,16 @@ class EventsStub:
         self._events: list[tuple[str, Mapping[str, Any]]] = []
         self._news = asyncio.Condition()
 
-    async def emit(self, kind: str, time_s: float, fields: Mapping[str, Any]) -> None:
-        assert time_s > 1e9
+        self._order = SenderOrder(self._take)
+
+    async def emit(self, sender: str, number: int, event: Event) -> None:
         async with self._news:
-            self._events.append((kind, fields))
+            self._order.take(sender, number, event)
             self._news.notify_all()
+
+    def _take(self, event: Event) -> None:
+        assert event.time_s > 1e9
+        self._events.append((event.kind, event.fields))
 
     async def reset(self) -> None:
         self._events.clear()

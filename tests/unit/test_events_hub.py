@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from rolecall.events.event import Event
-from rolecall.events.hub import HISTORY, EventHub, read_event_log
+from rolecall.events.hub import HISTORY, EventHub, SenderOrder, read_event_log
 
 
 def event(number: int) -> Event:
@@ -80,3 +80,14 @@ async def test_a_reader_that_fell_behind_gets_what_is_left():
     following, events = await hub.tail(0, wait_s=0)
     assert following == HISTORY + 5
     assert events[0].fields["number"] == 5
+
+
+def test_a_senders_events_keep_their_order_and_senders_do_not_wait_for_each_other():
+    seen: list[int] = []
+    order = SenderOrder(lambda event: seen.append(event.fields["number"]))
+    order.take("a", 1, event(11))
+    order.take("b", 0, event(20))
+    order.take("a", 2, event(12))
+    assert seen == [20]
+    order.take("a", 0, event(10))
+    assert seen == [20, 10, 11, 12]

@@ -13,7 +13,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -44,6 +44,28 @@ def read_event_log(path: Path) -> list[Event]:
         if line.endswith("\n"):
             events.append(event_from_json(json.loads(line)))
     return events
+
+
+class SenderOrder:
+    """Puts each sender's events back into the order in which they were sent.
+
+    A Ray actor may start concurrent calls in any order. Event n + 1 of a sender is held until n
+    has come; senders don't wait for each other.
+    """
+
+    def __init__(self, publish: Callable[[Event], None]) -> None:
+        self._publish = publish
+        self._next: dict[str, int] = {}
+        self._early: dict[tuple[str, int], Event] = {}
+
+    def take(self, sender: str, number: int, event: Event) -> None:
+        """Take event ``number`` (from 0) of a sender and publish what is now in order."""
+        self._early[sender, number] = event
+        due = self._next.get(sender, 0)
+        while (ready := self._early.pop((sender, due), None)) is not None:
+            due += 1
+            self._publish(ready)
+        self._next[sender] = due
 
 
 class EventHub:

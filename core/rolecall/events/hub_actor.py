@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import ray
 
 from rolecall.errors import JobError
 from rolecall.events.event import Emit, Event
-from rolecall.events.hub import EventHub
+from rolecall.events.hub import EventHub, SenderOrder
 from rolecall.interfaces.observer import Observer
 from rolecall.plugins.host import PluginHost
 from rolecall.plugins.kinds import PluginKind
 
 ACTOR_NAME = "events"
 
-MAX_CONCURRENT_CALLS = 1_000
+MAX_CONCURRENT_READERS = 1_000
 """Each reader that follows the stream holds a call open; they must never keep an event out."""
 
 logger = logging.getLogger(__name__)
@@ -30,9 +31,11 @@ class EventHubActor:
 
     def __init__(self, observers: tuple[str, ...], log_path: str | None) -> None:
         self._hub = EventHub(_load(observers), Path(log_path) if log_path else None)
+        self._order = SenderOrder(self._hub.publish)
 
-    async def emit(self, kind: str, time_s: float, fields: Mapping[str, Any]) -> None:
-        self._hub.publish(Event(kind=kind, time_s=time_s, fields=fields))
+    async def emit(self, sender: str, number: int, event: Event) -> None:
+        """Take event ``number`` of a sender; calls may arrive in any order."""
+        self._order.take(sender, number, event)
 
     async def tail(self, since: int, wait_s: float) -> tuple[int, list[Event]]:
         return await self._hub.tail(since, wait_s)
@@ -43,7 +46,7 @@ class EventHubActor:
 
 def start_hub(namespace: str, *, observers: tuple[str, ...], log_path: Path | None) -> Any:
     """Start the job's event hub and return its handle; the caller's process owns it."""
-    actor: Any = ray.remote(num_cpus=0, max_concurrency=MAX_CONCURRENT_CALLS)(EventHubActor)
+    actor: Any = ray.remote(num_cpus=0, max_concurrency=MAX_CONCURRENT_READERS)(EventHubActor)
     return actor.options(name=ACTOR_NAME, namespace=namespace).remote(
         observers, None if log_path is None else str(log_path)
     )
@@ -72,12 +75,23 @@ def _load(names: tuple[str, ...]) -> dict[str, Observer]:
 
 
 def remote_emitter(hub: Any) -> Emit:
-    """Return an emitter that sends events to the hub actor and does not wait for them."""
+    """Return an emitter that sends events to the hub actor and does not wait for them.
+
+    Its events reach the hub's readers in the order in which they were emitted here.
+    """
+    sender = uuid4().hex
+    lock = threading.Lock()
+    sent = 0
 
     def emit(kind: str, /, **fields: Any) -> None:
-        try:
-            hub.emit.remote(kind, time.time(), fields)
-        except Exception:  # sight may be lost, work may not: the hub owns no state of the job
-            logger.exception("event %s was not sent", kind)
+        nonlocal sent
+        event = Event(kind=kind, time_s=time.time(), fields=fields)
+        with lock:
+            try:
+                hub.emit.remote(sender, sent, event)
+            except Exception:  # sight may be lost, work may not: the hub owns no state of the job
+                logger.exception("event %s was not sent", kind)
+            else:
+                sent += 1
 
     return emit

@@ -19,7 +19,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from rolecall.cluster.ray_cluster import create_pools, probe_pools, remove_pools
 from rolecall.config.resolve import ResolvedJob
-from rolecall.discovery.registry_actor import RayRegistry, start_registry
+from rolecall.discovery.registry_actor import RayRegistry, create_registry
 from rolecall.engines.results import LifecycleResult
 from rolecall.engines.role_service import create_role_service
 from rolecall.errors import JobError, RolecallError
@@ -78,7 +78,7 @@ async def bring_up(
         log_path=None if config.job.event_log is None else resolved.file.parent / config.job.event_log,
     )
     undo.push_async_callback(_close_hub, hub)
-    registry = start_registry(namespace)
+    registry = create_registry(namespace)
     say("binding the plan to real bundles")
     pools = await asyncio.to_thread(create_pools, plan, job=config.job.name)
     undo.push_async_callback(asyncio.to_thread, remove_pools, pools)

@@ -16,7 +16,7 @@ from rolecall.errors import JobError
 from rolecall.ids import BatchId
 from rolecall.interfaces.batch_sink import BatchSink, Row
 from rolecall.job.handle import JobHandle
-from rolecall.train.consume import consume
+from rolecall.train.consume import consume_async
 
 
 async def run_batches(job: JobHandle) -> dict[BatchId, Sequence[Row]]:

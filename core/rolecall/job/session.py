@@ -21,6 +21,9 @@ from rolecall.placement.plan import PlacementPlan
 LOCAL = "local"
 GPU = "GPU"
 
+STARTING_WORKERS = "16"
+"""Actors reserve no CPU, so Ray's guess from the CPU count, one at a time, would be wrong for them."""
+
 TOKEN_FILE = "ray-token"
 """File in the run folder with the private Ray's access token; its address is of no use without."""
 
@@ -54,7 +57,7 @@ def ray_session(config: JobConfig, plan: PlacementPlan, run_dir: Path) -> Genera
             if local:
                 context = _start_private(config, plan, namespace, run_dir)
             else:
-                context = ray.init(
+                context: Any = ray.init(
                     address=config.cluster.address,
                     namespace=namespace,
                     log_to_driver=False,
@@ -103,7 +106,10 @@ def _environment(run_dir: Path, *, private: bool) -> Generator[None]:
         token = run_dir / TOKEN_FILE
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32), encoding="ascii")
-        values |= {"RAY_AUTH_TOKEN_PATH": str(token)}
+        values |= {
+            "RAY_AUTH_TOKEN_PATH": str(token),
+            "RAY_worker_maximum_startup_concurrency": STARTING_WORKERS,
+        }
     # Ray itself turns RAY_AUTH_MODE on when it finds a token; it is put back with the rest.
     before = {name: os.environ.get(name) for name in (*values, "RAY_AUTH_MODE")}
     os.environ.update(values)

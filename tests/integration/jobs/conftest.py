@@ -57,7 +57,7 @@ samples_per_prompt = 2
 [batch.sampling]
 temperature = 0.7
 max_new_tokens = {max_new_tokens}
-seed = 7
+sampling_seed = 7
 
 [sink]
 name = "{sink}"
