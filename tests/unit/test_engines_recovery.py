@@ -404,6 +404,26 @@ def test_reconciling_leaves_a_running_command_alone(run: Any) -> None:
     run(scenario, replicas=2)
 
 
+def test_a_repair_that_takes_long_blinds_nobody(run: Any) -> None:
+    async def scenario(rig: ManagerRig) -> None:
+        rig.worker(A).script.start_takes_s = 100.0
+        rig.worker(A).engine.kill()
+        repair = asyncio.ensure_future(rig.manager.reconcile_once())
+        await asyncio.sleep(5.0)
+        assert rig.states() == ["STARTING", "READY"]
+        rig.worker(B).engine.kill()
+        await rig.manager.look()
+        assert rig.states() == ["STARTING", "FAILED"]
+        assert rig.published[-1] == {A: "STARTING", B: "FAILED"}
+        await rig.manager.repair()
+        assert now() < 10.0, "a second repair does not wait for the first"
+        await repair
+        await rig.manager.repair()
+        assert rig.states() == ["READY", "READY"]
+
+    run(scenario, replicas=2)
+
+
 def test_after_shutdown_nothing_is_looked_at_or_rebuilt(run: Any) -> None:
     async def scenario(rig: ManagerRig) -> None:
         worker = rig.worker(A)

@@ -239,9 +239,14 @@ class InferenceManager:
     # --- recovery -----------------------------------------------------------------------
 
     async def reconcile_once(self) -> None:
-        """Look at every replica that should be well, and repair what failed.
+        """Look at every replica, then repair what failed."""
+        await self.look()
+        await self.repair()
 
-        Looking runs beside commands; repairing waits for the next round if a command runs.
+    async def look(self) -> None:
+        """Look at every replica that should be well; a broken one becomes FAILED.
+
+        Runs beside commands and repairs, and ends within one look's time.
         """
         if self._closing:
             return
@@ -251,22 +256,33 @@ class InferenceManager:
         )
         if before != [replica.ticket() for replica in self._replicas.values()]:
             await self._publish()
-        failed = [replica for replica in self._in(ReplicaState.FAILED) if replica.fence is None]
-        if not failed or self._lock.locked() or self._closing:
+
+    async def repair(self) -> None:
+        """Repair failed replicas, as far as that is allowed now; may take as long as a start.
+
+        Does nothing while a command or another repair runs.
+        """
+        broken = [replica for replica in self._in(ReplicaState.FAILED) if self._can_be_repaired(replica)]
+        if not broken or self._lock.locked() or self._closing:
             return
 
         async def body() -> Outcomes:
-            await asyncio.gather(*(self._repair(replica) for replica in failed))
+            await asyncio.gather(*(self._repair(replica) for replica in broken))
             return ()
 
         await self._exclusive("repair", Deadline.after(self._clock, self._times.start_s), body)
 
+    def _can_be_repaired(self, replica: Replica) -> bool:
+        return replica.fence is None and (not replica.vacant or self._may_start(replica))
+
+    def _may_start(self, replica: Replica) -> bool:
+        has_devices = self._wanted is Wanted.AWAKE or not self._spec.shared
+        return has_devices and self._clock.now_s() >= replica.rebuild_not_before_s
+
     async def _repair(self, replica: Replica) -> None:
         """Make certain that the old engine is gone; start a new one if that is allowed now."""
-        if not await self._driver.end(replica, Deadline.after(self._clock, self._times.stop_s)):
-            return
-        may_start = self._wanted is Wanted.AWAKE or not self._spec.shared
-        if not may_start or self._clock.now_s() < replica.rebuild_not_before_s:
+        ended = await self._driver.end(replica, Deadline.after(self._clock, self._times.stop_s))
+        if not ended or not self._may_start(replica):
             return
         outcome = await self._start_one(replica, Deadline.after(self._clock, self._times.start_s))
         if outcome.confirmed and self._wanted is Wanted.ASLEEP:

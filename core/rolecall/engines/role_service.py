@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ class RoleService:
         self._managers: dict[ModelId, InferenceManager] = {}
         self._topology: RoleTopology | None = None
         self._publishing = asyncio.Lock()
-        self._reconciling = asyncio.Lock()
+        self._looking = asyncio.Lock()
         self._unpublished = True
         self._reconciler: asyncio.Task[None] | None = None
 
@@ -143,12 +143,9 @@ class RoleService:
         return self._result(await self._across(lambda manager: manager.offload(token, deadline)))
 
     async def reconcile_once(self) -> None:
-        """Look at every replica and repair what may be repaired; then publish."""
-        async with self._reconciling:
-            await asyncio.gather(*(manager.reconcile_once() for manager in self._managers.values()))
-            # Also when nothing changed: a registry that was restarted is empty until then.
-            self._unpublished = True
-            await self._publish()
+        """Look at every replica and repair what may be repaired; returns when that is done."""
+        await self._look()
+        await asyncio.gather(*(manager.repair() for manager in self._managers.values()))
 
     async def status(self) -> dict[str, Any]:
         """Everything known of the role as JSON values. Asks no worker."""
@@ -303,13 +300,33 @@ class RoleService:
                 # round tries to tell it again.
                 logger.exception("the snapshot of %s was not published", self._order.role)
 
+    async def _look(self) -> None:
+        # One at a time: two looks that fail together are not two failures in a row.
+        async with self._looking:
+            await asyncio.gather(*(manager.look() for manager in self._managers.values()))
+            # Also when nothing changed: a registry that was restarted is empty until then.
+            self._unpublished = True
+            await self._publish()
+
     async def _reconcile_for_ever(self) -> None:
-        while True:
-            await self._clock.sleep(self._order.config.lifecycle.probe_interval_s)
-            try:
-                await self.reconcile_once()
-            except Exception:  # one round that breaks may not end the care for all replicas
-                logger.exception("reconciling %s broke; the next round tries again", self._order.role)
+        """Look again and again; repairs run beside, so that one that takes long blinds nobody."""
+        repairs: dict[ModelId, asyncio.Task[None]] = {}
+        try:
+            while True:
+                await self._clock.sleep(self._order.config.lifecycle.probe_interval_s)
+                await self._guarded(self._look())
+                for model, manager in self._managers.items():
+                    if model not in repairs or repairs[model].done():
+                        repairs[model] = asyncio.create_task(self._guarded(manager.repair()))
+        finally:
+            for repair in repairs.values():
+                repair.cancel()
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception:  # one round that breaks may not end the care for all replicas
+            logger.exception("reconciling %s broke; the next round tries again", self._order.role)
 
     # --- over all managers --------------------------------------------------------------
 

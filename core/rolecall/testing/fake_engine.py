@@ -1,9 +1,9 @@
 """A scripted engine: does what a test tells it, also wrong, and remembers every call.
 
 Implements the :class:`~rolecall.interfaces.engine_backend.Engine` protocol without a process. By
-default it behaves well; each attribute of :class:`Script` is one way to misbehave. It checks what
-a real engine would die of (generating without its cache, resuming twice) and then its "process"
-ends with :data:`CRASHED`.
+default it behaves well; each attribute of :class:`Script` is one way to misbehave. It dies, with
+:data:`CRASHED`, of what some real engine has died of (generating without its cache, resuming
+twice), also where the contract asks backends for more patience: the core may not rely on it.
 
 Time is the event loop's, so it works under ``rolecall.testing.virtual_time``.
 """
