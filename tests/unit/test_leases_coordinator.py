@@ -555,6 +555,16 @@ def test_a_blocked_lease_does_not_fail_the_batch_by_itself() -> None:
     play(scenario)
 
 
+def test_ended_operations_leave_no_task_behind() -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.coordinator.activate(ZERO, JUDGE, op("wake"))
+        await asyncio.gather(scene.coordinator.activate(ZERO, WRITER, op("x")), return_exceptions=True)
+        await soon()
+        assert not scene.coordinator._tasks, "a long run would keep a task for each of its operations"
+
+    play(scenario)
+
+
 # --- the rest ---------------------------------------------------------------------------
 
 
