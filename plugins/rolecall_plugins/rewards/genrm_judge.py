@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from attrs import field, frozen, validators
 
-from rolecall.api import ROLECALL_API, RewardAdapter, Sample, ScoringClient, hookimpl
+from rolecall.api import ROLECALL_API, RewardAdapter, Sample, ScoringClient, UpstreamError, hookimpl
 
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 
 _PLACEHOLDERS = re.compile(r"\{(prompt|answer|response)\}")
 
 TEMPLATE = """\
-Grade the answer to a question with one digit from 0 (wrong) to 9 (right).
+Grade each answer with one digit: 9 if it agrees with the reference, 0 if it does not.
 
 Question: What is 1 + 1?
 Reference: 2
@@ -31,10 +31,22 @@ Reference: London
 Answer: It is a kind of cake.
 Grade: 0
 
+Question: What is 20 times 2?
+Reference: 40
+Answer: 20 times 2 is 12.
+Grade: 0
+
+Question: What colour is blood?
+Reference: Red
+Answer: The colour of blood is red.
+Grade: 9
+
 Question: {prompt}
 Reference: {answer}
 Answer: {response}
 Grade:"""
+
+Ask = Literal["chat", "completion"]
 
 
 def _has_response(_: object, attribute: Any, value: str) -> None:
@@ -47,25 +59,33 @@ def _above_low(instance: Any, attribute: Any, value: float) -> None:
         raise ValueError(f"{attribute.name} must be above low ({instance.low:g}), found {value:g}")
 
 
+def _short_and_greedy() -> dict[str, Any]:
+    return {"temperature": 0.0, "max_new_tokens": 8}
+
+
 @frozen(kw_only=True)
 class GenRMJudgeOptions:
     """``[rewards.<name>.options]`` of ``genrm_judge``.
 
-    template: the user message; ``{prompt}``, ``{answer}`` (empty if there is none) and
-        ``{response}`` are replaced. Examples with both grades steady a small judge.
-    system: system message before it; None sends none.
+    ask: ``chat`` sends the template as a user message, rendered with the judge's own chat template.
+        ``completion`` sends it as plain text to be continued: models too small to follow an
+        instruction do continue a pattern.
+    template: what the judge reads; ``{prompt}``, ``{answer}`` (empty if there is none) and
+        ``{response}`` are replaced.
+    system: system message before a chat; None sends none.
     low, high: the range that the judge is asked to grade in.
     scale: reward for a grade of ``high``; ``low`` gives 0.
     sampling: the judge's sampling parameters; the verdict should be short.
     model, route_key: which judge, if the role has several.
     """
 
+    ask: Ask = field(default="chat", validator=validators.in_(("chat", "completion")))
     template: str = field(default=TEMPLATE, validator=_has_response)
     system: str | None = None
     low: float = 0.0
     high: float = field(default=9.0, validator=_above_low)
     scale: float = field(default=1.0, validator=validators.gt(0))
-    sampling: Mapping[str, Any] = field(factory=lambda: {"temperature": 0.0, "max_new_tokens": 8})
+    sampling: Mapping[str, Any] = field(factory=_short_and_greedy)
     model: str | None = None
     route_key: str | None = None
 
@@ -92,26 +112,47 @@ class GenRMJudge:
             ValueError: its answer is no grade in the range.
         """
         assert client is not None, "an adapter that names a role gets a client"
-        verdict = await client.chat(
-            self.messages(sample),
+        ask = self._chat if self._options.ask == "chat" else self._complete
+        return self.reward(await ask(sample, client))
+
+    async def _chat(self, sample: Sample, client: ScoringClient) -> str:
+        system = self._options.system
+        messages = [] if system is None else [{"role": "system", "content": system}]
+        messages.append({"role": "user", "content": self.question(sample)})
+        return await client.chat(
+            messages,
             sampling=self._options.sampling,
             model=self._options.model,
             route_key=self._options.route_key,
             affinity_key=sample.group_id,
         )
-        return self.reward(verdict)
 
-    def messages(self, sample: Sample) -> list[dict[str, Any]]:
-        """Return the chat that asks for a grade."""
+    async def _complete(self, sample: Sample, client: ScoringClient) -> str:
+        answer = await client.generate(
+            {"text": self.question(sample), "sampling_params": dict(self._options.sampling)},
+            model=self._options.model,
+            route_key=self._options.route_key,
+            affinity_key=sample.group_id,
+        )
+        text = answer.get("text")
+        if not isinstance(text, str):
+            raise UpstreamError(f"the judge answered without text: {answer!r:.120}")
+        return text
+
+    def question(self, sample: Sample) -> str:
+        """Return what the judge reads about a sample.
+
+        In a text to be continued the response becomes one line: a line of its own that says
+        ``Grade: 9`` would read as the judge's.
+        """
+        response = sample.response.strip()
         values = {
             "prompt": sample.prompt.text,
             "answer": sample.prompt.answer or "",
-            "response": sample.response.strip(),
+            "response": response if self._options.ask == "chat" else " ".join(response.split()),
         }
         # One pass: a response that contains "{answer}" stays as it is.
-        content = _PLACEHOLDERS.sub(lambda match: values[match[1]], self._options.template)
-        system = [] if self._options.system is None else [{"role": "system", "content": self._options.system}]
-        return [*system, {"role": "user", "content": content}]
+        return _PLACEHOLDERS.sub(lambda match: values[match[1]], self._options.template)
 
     def reward(self, verdict: str) -> float:
         """Return the reward for a verdict, or raise ``ValueError`` if it is none."""
