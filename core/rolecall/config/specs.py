@@ -18,6 +18,9 @@ from attrs import field, frozen, validators
 _positive: Any = validators.gt(0)
 _not_negative: Any = validators.ge(0)
 
+PRIVATE_RAY = "local"
+"""``cluster.address`` of a job that starts a Ray of its own."""
+
 Options = Mapping[str, Any]
 """A plugin's own table, checked against the plugin's ``options`` class after loading."""
 
@@ -45,8 +48,13 @@ class ClusterSection:
     object_store_bytes: object store of a local Ray; ignored when joining.
     """
 
-    address: str = "local"
+    address: str = PRIVATE_RAY
     object_store_bytes: int = field(default=100 * 1024**2, validator=validators.ge(80 * 1024**2))
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the job starts a Ray of its own."""
+        return self.address == PRIVATE_RAY
 
 
 @frozen(kw_only=True)

@@ -48,6 +48,9 @@ logger = logging.getLogger(__name__)
 FIRST_WEIGHT_VERSION = "0"
 """Version of a versioned model's weights as its source has them."""
 
+LOOPBACK = "127.0.0.1"
+"""Where engines of a private Ray listen: all of its one node's callers are on it."""
+
 _PUBLISH_S = 5.0
 _ANSWER_S = 1.0
 """Kept back from a command's time-out, so that the answer is there before the caller gives up."""
@@ -263,19 +266,20 @@ class RoleService:
         }
 
     def _worker_order(self, model: ResolvedModel, slot: WorkerSlot) -> WorkerOrder:
+        order = self._order
         return WorkerOrder(
             setup=HostSetup(
                 slot=slot,
-                role=self._order.role,
+                role=order.role,
                 model=model.model,
                 served_model_name=model.served_model_name,
                 weight_source=model.weight_source,
-                listen_host=slot.node_ip,
-                log_dir=self._order.run_dir / "engines",
+                listen_host=LOOPBACK if order.config.cluster.is_private else slot.node_ip,
+                log_dir=order.run_dir / "engines",
                 limits=HandoverLimits(),
             ),
-            config=self._order.config,
-            file=self._order.file,
+            config=order.config,
+            file=order.file,
         )
 
     # --- publishing, reconciling --------------------------------------------------------

@@ -25,7 +25,7 @@ from rolecall.job.control import serve_status
 from rolecall.job.guardian import Charge, Guardian
 from rolecall.job.handle import JobHandle
 from rolecall.job.paths import JobState, make_run_dir, read_state, state_path, write_state
-from rolecall.job.session import LOCAL, ray_session
+from rolecall.job.session import ray_session
 from rolecall.job.sweep import end_processes, remove_files
 from rolecall.placement.plan import PlacementPlan
 
@@ -78,7 +78,7 @@ async def running_job(
         guardian = Guardian(Charge(job=name, run_dir=str(run_dir)))
         undo.push_async_callback(asyncio.to_thread, guardian.dismiss)
         undo.push_async_callback(asyncio.to_thread, _leave_nothing, name, run_dir)
-        local = config.cluster.address == LOCAL
+        local = config.cluster.is_private
         say("starting Ray" if local else f"joining Ray at {config.cluster.address}")
         session = undo.enter_context(ray_session(config, plan, run_dir))
         parts = await bring_up(

@@ -53,7 +53,7 @@ async def _produce(job: JobHandle, sink: BatchSink, settings: BatchSection) -> N
 async def _read_all(job: JobHandle, sink: BatchSink, settings: BatchSection) -> dict[BatchId, Sequence[Row]]:
     read: dict[BatchId, Sequence[Row]] = {}
     wanted = [BatchId(number) for number in range(settings.batches)]
-    async for committed in consume(job.coordinator, sink, wanted, timeout_s=settings.commit_timeout_s):
+    async for committed in consume_async(job.coordinator, sink, wanted, timeout_s=settings.commit_timeout_s):
         read[committed.batch] = committed.rows
     return read
 

@@ -13,12 +13,11 @@ from typing import Any
 import ray
 from attrs import frozen
 
-from rolecall.config.specs import JobConfig
+from rolecall.config.specs import PRIVATE_RAY, JobConfig
 from rolecall.errors import JobError
 from rolecall.job.paths import RUN_DIR_VARIABLE
 from rolecall.placement.plan import PlacementPlan
 
-LOCAL = "local"
 GPU = "GPU"
 
 STARTING_WORKERS = "16"
@@ -51,7 +50,7 @@ def ray_session(config: JobConfig, plan: PlacementPlan, run_dir: Path) -> Genera
             needs more nodes than the one that a private Ray has.
     """
     namespace = namespace_of(config.job.name)
-    local = config.cluster.address == LOCAL
+    local = config.cluster.is_private
     with _environment(run_dir, private=local):
         try:
             if local:
@@ -86,7 +85,7 @@ def _start_private(config: JobConfig, plan: PlacementPlan, namespace: str, run_d
         )
     # Actors reserve no CPU: one CPU keeps Ray from starting idle workers ahead of need.
     return ray.init(
-        address=LOCAL,
+        address=PRIVATE_RAY,
         namespace=namespace,
         num_cpus=1,
         resources={name: count for name, count in needed.items() if name != GPU},
