@@ -46,7 +46,7 @@ Reference: {answer}
 Answer: {response}
 Grade:"""
 
-Ask = Literal["chat", "completion"]
+Ask = Literal["completion", "chat"]
 
 
 def _has_response(_: object, attribute: Any, value: str) -> None:
@@ -67,9 +67,9 @@ def _short_and_greedy() -> dict[str, Any]:
 class GenRMJudgeOptions:
     """``[rewards.<name>.options]`` of ``genrm_judge``.
 
-    ask: ``chat`` sends the template as a user message, rendered with the judge's own chat template.
-        ``completion`` sends it as plain text to be continued: models too small to follow an
-        instruction do continue a pattern.
+    ask: ``completion`` sends the template as plain text to be continued: any model continues the
+        pattern of the default one with a digit, also one too small to follow an instruction.
+        ``chat`` sends it as a user message, rendered with the judge's own chat template.
     template: what the judge reads; ``{prompt}``, ``{answer}`` (empty if there is none) and
         ``{response}`` are replaced.
     system: system message before a chat; None sends none.
@@ -79,7 +79,7 @@ class GenRMJudgeOptions:
     model, route_key: which judge, if the role has several.
     """
 
-    ask: Ask = field(default="chat", validator=validators.in_(("chat", "completion")))
+    ask: Ask = field(default="completion", validator=validators.in_(("completion", "chat")))
     template: str = field(default=TEMPLATE, validator=_has_response)
     system: str | None = None
     low: float = 0.0
