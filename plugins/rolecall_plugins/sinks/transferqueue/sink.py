@@ -141,6 +141,9 @@ class TransferQueueSink:
         if known is not None and known != session:
             # Its client, one a process, still talks to the queue of a Ray that has ended.
             queue.close()
+            # Its close gives up half-way when the actors it wants to kill are gone with their Ray,
+            # and then it would take its record of them for storage of the new queue.
+            queue.interface._TQ_STORAGE = None
         storage = {"SimpleStorage": {"num_data_storage_units": self._options.storage_units}}
         queue.init(OmegaConf.create({"backend": storage}))
         TransferQueueSink._session = session
