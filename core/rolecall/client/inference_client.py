@@ -41,7 +41,7 @@ CHAT_PATH = "/v1/chat/completions"
 
 _CONTROL_CONCURRENCY = 64
 
-_OPENAI_NAMES = {"max_new_tokens": "max_tokens", "sampling_seed": "seed"}
+_OPENAI_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "sampling_seed": "seed"}
 """Sampling parameters that the chat protocol calls otherwise."""
 
 _T = TypeVar("_T")
