@@ -41,20 +41,26 @@ def run(file: Path) -> None:
     resolved, plan = prepare_job(file)
     if resolved.config.batch is None:
         raise JobError(f"{file} has no [batch] table, so there is nothing to run; `rolecall up` serves it")
-    asyncio.run(_run(resolved, plan, resolved.config.batch.batches, Console(highlight=False)))
+    try:
+        asyncio.run(_run(resolved, plan, resolved.config.batch.batches, Console(highlight=False)))
+    except asyncio.CancelledError:
+        raise click.Abort from None
 
 
 async def _run(resolved: ResolvedJob, plan: PlacementPlan, batches: int, console: Console) -> None:
     from rolecall.job.job import running_job
     from rolecall.job.run_batches import run_batches
+    from rolecall.job.signals import cancel_on_ending_signal
 
     started_s = time.monotonic()
 
     def say(line: str) -> None:
         console.print(f"[dim]{time.monotonic() - started_s:6.1f} s[/]  {line}")
 
+    cancel_on_ending_signal()
     console.print(render_map(plan))
     async with running_job(resolved, plan, say) as job:
+        cancel_on_ending_signal()
         say(f"up: {', '.join(resolved.roles)} at {job.state.gateway_url}/<role>")
         async with _watched(console, RunProgress(batches=batches), job.handle):
             read = await run_batches(job.handle)

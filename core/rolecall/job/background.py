@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from rolecall.errors import RolecallError
 from rolecall.job.job import running_job
 from rolecall.job.paths import log_path
 from rolecall.job.prepare import prepare_job
+from rolecall.job.signals import cancel_on_ending_signal, on_ending_signal
 
 
 async def _run(file: Path) -> None:
     resolved, plan = prepare_job(file)
     told = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    task = asyncio.current_task()
-    assert task is not None
     # While it comes up, a signal cancels the steps; once it is up, it ends the wait.
-    _on_signals(loop, task.cancel)
+    cancel_on_ending_signal()
     log = log_path(resolved.config.job.name)
     async with running_job(resolved, plan, print, log=log):
-        _on_signals(loop, told.set)
+        on_ending_signal(told.set)
         await told.wait()
     log.unlink(missing_ok=True)
-
-
-def _on_signals(loop: asyncio.AbstractEventLoop, act: Callable[[], object]) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, act)
 
 
 def main() -> int:

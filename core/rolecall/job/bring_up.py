@@ -27,6 +27,7 @@ from rolecall.events.hub_actor import start_hub
 from rolecall.gateway.serve import Gateways, deploy_gateways, remove_gateways
 from rolecall.ids import FencingToken, RoleName
 from rolecall.job.session import RaySession
+from rolecall.leases.confirmation import opening_lease
 from rolecall.leases.coordinator_actor import RayCoordinator, create_coordinator
 from rolecall.leases.lease_state import LeaseState, OpeningLease
 from rolecall.placement.binding import bind
@@ -98,13 +99,13 @@ async def bring_up(
             run_dir=run_dir,
             namespace=namespace,
         )
-    await _start_roles(plan, services, config.lifecycle.manager_timeout_s, say)
+    opening = await _start_roles(plan, services, config.lifecycle.manager_timeout_s, say)
     coordinator = create_coordinator(
         namespace=namespace,
         services=services,
         events=hub,
         conflicts={role: plan.conflicts(role) for role in services},
-        opening={role: _opening(plan, role) for role in services},
+        opening=opening,
         timeout_s=config.lifecycle.manager_timeout_s,
     )
     say("deploying gateways")
@@ -113,32 +114,35 @@ async def bring_up(
     return Parts(hub=hub, registry=registry, services=services, coordinator=coordinator, gateways=gateways)
 
 
-def _opening(plan: PlacementPlan, role: RoleName) -> OpeningLease:
-    if plan.conflicts(role):
-        return OpeningLease(state=LeaseState.SLEEPING, reason="proved asleep after its start")
-    return OpeningLease(state=LeaseState.ACTIVE, reason="shares no device, awake after its start")
-
-
 async def _start_roles(
     plan: PlacementPlan, services: Mapping[RoleName, Any], offload_timeout_s: float, say: Say
-) -> None:
+) -> dict[RoleName, OpeningLease]:
     """Start resident roles together, then those that share devices one after the other."""
+    opening: dict[RoleName, OpeningLease] = {}
     resident = [role for role in services if not plan.conflicts(role)]
     for role in resident:
         say(f"starting {role}")
-    await asyncio.gather(*(_start_role(role, services[role]) for role in resident))
+    starts = await asyncio.gather(*(_start(role, services[role]) for role in resident))
+    for role, started in zip(resident, starts, strict=True):
+        opening[role] = _proved(opening_lease(role, started, shared=False), role)
     for role, service in services.items():
-        if role in resident:
+        if role in opening:
             continue
         say(f"starting {role}, then putting it to sleep")
-        await _start_role(role, service)
+        _require(await _start(role, service), f"role {role} did not come up")
         slept = await _answer(role, "offload", service.offload.remote(BRING_UP_TOKEN, offload_timeout_s))
-        _require(slept, f"role {role} was not proved asleep after its start")
+        opening[role] = _proved(opening_lease(role, slept, shared=True), role)
+    return opening
 
 
-async def _start_role(role: RoleName, service: Any) -> None:
-    started = await _answer(role, "start", service.start.remote())
-    _require(started, f"role {role} did not come up")
+async def _start(role: RoleName, service: Any) -> LifecycleResult:
+    return await _answer(role, "start", service.start.remote())
+
+
+def _proved(lease: OpeningLease, role: RoleName) -> OpeningLease:
+    if lease.state is LeaseState.BLOCKED:
+        raise JobError(f"role {role} did not come up: {lease.reason}")
+    return lease
 
 
 def _require(result: LifecycleResult, problem: str) -> None:

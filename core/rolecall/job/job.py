@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from attrs import frozen
+from attrs import evolve, frozen
 
 from rolecall.config.resolve import ResolvedJob
 from rolecall.errors import JobError
+from rolecall.gateway.serve import app_name
 from rolecall.ids import RoleName
 from rolecall.job.bring_up import Say, bring_up
 from rolecall.job.control import serve_status
@@ -75,21 +76,25 @@ async def running_job(
         )
     async with AsyncExitStack() as undo:
         run_dir = make_run_dir(name)
-        guardian = Guardian(Charge(job=name, run_dir=str(run_dir)))
+        charge = Charge(job=name, run_dir=str(run_dir))
+        guardian = Guardian(charge)
         undo.push_async_callback(asyncio.to_thread, guardian.dismiss)
         undo.push_async_callback(asyncio.to_thread, _leave_nothing, name, run_dir)
         local = config.cluster.is_private
         say("starting Ray" if local else f"joining Ray at {config.cluster.address}")
         session = undo.enter_context(ray_session(config, plan, run_dir))
+        apps = tuple(app_name(name, role) for role in config.roles)
+        charge = evolve(charge, joined_address=session.joined_address, apps=apps)
+        guardian.charge(charge)
         parts = await bring_up(
             resolved=resolved, plan=plan, session=session, run_dir=run_dir, undo=undo, say=say
         )
-        process = psutil.Process()
+        guardian.charge(evolve(charge, owns_serve=parts.gateways.owns_serve))
         state = JobState(
             name=name,
             file=str(resolved.file),
             pid=os.getpid(),
-            pid_started_s=process.create_time(),
+            pid_started_s=psutil.Process().create_time(),
             run_dir=str(run_dir),
             namespace=session.namespace,
             ray_address=session.address,
