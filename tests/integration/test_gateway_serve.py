@@ -25,8 +25,6 @@ from rolecall.discovery.snapshot import parse_snapshot
 from rolecall.engines.replica_state import ReplicaState
 from rolecall.errors import JobError, RegistryUnavailableError, SnapshotError
 from rolecall.gateway.serve import Gateways, deploy_gateways, remove_gateways
-from rolecall.plugins.host import PluginHost
-from rolecall.plugins.kinds import PluginKind
 from rolecall.testing.asgi_server import serving
 from rolecall.testing.scripted_engine import ScriptedEngine, tokens_of
 from rolecall.testing.snapshots import model_entry, snapshot_of
@@ -309,10 +307,7 @@ async def test_gateway_and_direct_client_agree(front: Front, http: httpx.AsyncCl
     engines = [ScriptedEngine(name=f"e{index}") for index in range(3)]
     async with serving(engines[0].app) as a, serving(engines[1].app) as b, serving(engines[2].app) as c:
         await front.publish(role, [a, b, c])
-        policy = PluginHost.from_environment().load(
-            PluginKind.ROUTING_POLICY, front.config.roles[role].routing_policy
-        )
-        client = InferenceClient(front.url(role), policy=policy, role=role)
+        client = InferenceClient(front.url(role), role=role)
         homes = set()
         for key in [f"group-{n}" for n in range(6)]:
             direct = await client.generate({"text": key}, affinity_key=key)
@@ -323,6 +318,7 @@ async def test_gateway_and_direct_client_agree(front: Front, http: httpx.AsyncCl
             home = next(n for n, engine in enumerate(engines) if engine.received)
             homes.add(home)
             assert answer.headers["x-rolecall-engine"] == f"m/replica-{home}"
+            assert (await client.resolve(affinity_key=key)).engine_id == f"m/replica-{home}"
             assert [len(engine.received) for engine in engines] == [2 * (n == home) for n in range(3)]
             engines[home].received.clear()
         await client.aclose()

@@ -31,8 +31,10 @@ from rolecall.client.inference_client import InferenceClient, encode_affinity
 from rolecall.client.shared import shared_client
 from rolecall.client.transport import Outgoing
 from rolecall.engines.replica_state import ReplicaState
-from rolecall.errors import PluginContractError, RegistryUnavailableError
+from rolecall.errors import PluginContractError, RegistryUnavailableError, UnknownPluginError
 from rolecall.gateway.settings import GatewaySettings
+from rolecall.plugins.host import PluginHost
+from rolecall.plugins.kinds import PluginKind
 from rolecall.testing.plane import Plane, plane
 from rolecall.testing.scripted_engine import tokens_of
 from rolecall.testing.snapshots import model_entry
@@ -376,6 +378,22 @@ async def test_a_token_opens_discovery() -> None:
         with pytest.raises(RegistryUnavailableError, match="401"):
             await stranger.generate({"text": "x"})
         await stranger.aclose()
+
+
+async def test_without_a_policy_it_loads_the_one_that_the_role_names() -> None:
+    installed = PluginHost.from_environment().load(PluginKind.ROUTING_POLICY, "affinity")
+    role = Role(name=RoleName("critic"), plugin=Plugin(), policy=installed)
+    async with plane(role, engines=3) as world, InferenceClient(world.url) as client:
+        target = await client.resolve(affinity_key="group-1")
+        assert target.engine_id == f"m/replica-{engine_of(world, 'group-1')}"
+        with pytest.raises(PayloadError, match="affinity key"):
+            await client.generate({"text": "x"})
+
+
+async def test_a_policy_that_is_not_installed_is_said_to_be_so(world: Plane) -> None:
+    async with InferenceClient(world.url) as client:
+        with pytest.raises(UnknownPluginError, match="by_key"):
+            await client.generate({"text": "x"})
 
 
 # --- one per loop -----------------------------------------------------------------------

@@ -32,6 +32,8 @@ from rolecall.client.transport import Incoming, Outgoing, Transport, media_type
 from rolecall.discovery.source import SnapshotSource
 from rolecall.errors import DeadlineError, PayloadError, UpstreamError, UpstreamStatusError
 from rolecall.interfaces.routing_policy import RoutingPolicy
+from rolecall.plugins.host import PluginHost
+from rolecall.plugins.kinds import PluginKind
 from rolecall.routing.fresh import resolve_fresh
 from rolecall.routing.resolver import AFFINITY_HEADER, RouteResolver, Target
 from rolecall.routing.standing import is_routable
@@ -83,7 +85,8 @@ class InferenceClient:
     Make, use and close it in one event loop.
 
     base_url: the role's gateway, ``http://host:port/{role}``.
-    policy: the role's routing policy; a request fails if the role turns out to use another one.
+    policy: the role's routing policy; a request fails if the role turns out to use another one. None
+        loads the installed one that the role's snapshot names.
     role: if given, a snapshot of any other role is refused.
     token: bearer token of the gateway.
     max_concurrency: requests under way at once; more wait, without using up any connect time.
@@ -95,7 +98,7 @@ class InferenceClient:
         self,
         base_url: str,
         *,
-        policy: type[RoutingPolicy],
+        policy: type[RoutingPolicy] | None = None,
         role: str | None = None,
         token: str | None = None,
         max_concurrency: int = 1024,
@@ -106,13 +109,41 @@ class InferenceClient:
     ) -> None:
         self.base_url = base_url.rstrip("/")
         self._timeout_s = timeout_s
-        self._resolver = RouteResolver(policy)
+        self._given = policy
+        self._resolver = None if policy is None else RouteResolver(policy)
         self._transport = transport or HttpxTransport(max_concurrency=max_concurrency)
         control = control or HttpxTransport(max_concurrency=_CONTROL_CONCURRENCY)
         self._source = SnapshotSource(
             HttpSnapshotReader(control, self.base_url, token=token), role=role, ttl_s=ttl_s
         )
         self._aborter = Aborter(control)
+
+    async def __aenter__(self) -> InferenceClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def resolve(
+        self, *, model: str | None = None, route_key: str | None = None, affinity_key: str | None = None
+    ) -> Target:
+        """Return where a request with these selectors would go now. Without a key it takes a turn.
+
+        Raises:
+            PayloadError, ModelUnavailableError: see :meth:`RouteResolver.resolve`.
+            RegistryUnavailableError: no valid snapshot can be read.
+            UnknownPluginError: the role's routing policy is not installed here.
+        """
+        if self._resolver is None or self._given is None:
+            self._resolver = self._resolver_for((await self._source.current()).routing.policy)
+        return await resolve_fresh(
+            self._resolver, self._source, model=model, route_key=route_key, affinity_key=affinity_key
+        )
+
+    def _resolver_for(self, policy: str) -> RouteResolver:
+        if self._resolver is not None and self._resolver.policy.name == policy:
+            return self._resolver
+        return RouteResolver(PluginHost.from_environment().load(PluginKind.ROUTING_POLICY, policy))
 
     async def generate(
         self,
@@ -231,9 +262,7 @@ class InferenceClient:
             headers.append((AFFINITY_HEADER.lower().encode(), encode_affinity(selectors.affinity_key)))
         try:
             async with asyncio.timeout_at(deadline):
-                target = await resolve_fresh(
-                    self._resolver,
-                    self._source,
+                target = await self.resolve(
                     model=selectors.model,
                     route_key=selectors.route_key,
                     affinity_key=selectors.affinity_key,

@@ -20,7 +20,7 @@ _shelves: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shelf] = WeakKeyDictiona
 async def shared_client(
     base_url: str,
     *,
-    policy: type[RoutingPolicy],
+    policy: type[RoutingPolicy] | None = None,
     role: str | None = None,
     token: str | None = None,
     max_concurrency: int = 1024,

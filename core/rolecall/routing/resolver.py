@@ -39,7 +39,7 @@ class RouteResolver:
     """Resolves requests of one role with one policy class."""
 
     def __init__(self, policy: type[RoutingPolicy]) -> None:
-        self._policy = policy
+        self.policy = policy
         self._instances: dict[str, RoutingPolicy] = {}
         self._instances_of: tuple[str, str] | None = None
         self._candidates: dict[str, tuple[Candidate, ...]] = {}
@@ -70,14 +70,14 @@ class RouteResolver:
             if entry.router_url is None:
                 raise ModelUnavailableError(f"model {name!r} has no router yet")
             return _target(name, entry, entry.router_url)
-        if snapshot.routing.policy != self._policy.name:
+        if snapshot.routing.policy != self.policy.name:
             raise PluginContractError(
                 f"role {snapshot.role!r} routes by policy {snapshot.routing.policy!r}, "
-                f"but {self._policy.name!r} was given here; both sides must use the same one"
+                f"but {self.policy.name!r} was given here; both sides must use the same one"
             )
-        if affinity_key is None and Need.AFFINITY_KEY in self._policy.needs:
+        if affinity_key is None and Need.AFFINITY_KEY in self.policy.needs:
             raise PayloadError(
-                f"routing policy {self._policy.name!r} needs an affinity key: send header {AFFINITY_HEADER}",
+                f"routing policy {self.policy.name!r} needs an affinity key: send header {AFFINITY_HEADER}",
                 field=AFFINITY_HEADER,
             )
         _check_ready(name, entry)
@@ -87,7 +87,7 @@ class RouteResolver:
         request = RoutingRequest(model=name, affinity_key=affinity_key)
         chosen = self._policy_for(snapshot, name).select(candidates, request)
         if chosen not in candidates:
-            raise PluginContractError(f"routing policy {self._policy.name!r} chose {chosen!r}, no candidate")
+            raise PluginContractError(f"routing policy {self.policy.name!r} chose {chosen!r}, no candidate")
         return _target(name, entry, chosen.base_url, chosen)
 
     def _policy_for(self, snapshot: Snapshot, model: str) -> RoutingPolicy:
@@ -96,7 +96,7 @@ class RouteResolver:
             self._instances = {}
             self._instances_of = incarnation
         if model not in self._instances:
-            self._instances[model] = self._policy()
+            self._instances[model] = self.policy()
         return self._instances[model]
 
     def _candidates_in(self, snapshot: Snapshot, name: str, entry: ModelEntry) -> tuple[Candidate, ...]:
