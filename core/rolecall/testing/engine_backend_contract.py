@@ -14,8 +14,9 @@ import signal
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
+import psutil
 from attrs import evolve, fields, has
 
 from rolecall.errors import EngineStartError
@@ -185,11 +186,15 @@ def _difference(before: tuple[float, ...], after: tuple[float, ...]) -> float:
     return max(abs(a - b) for a, b in zip(before, after, strict=True))
 
 
-def _check_group_is_gone(engine: Any) -> None:
-    if engine.pid is None:
-        return
+def _check_group_is_gone(engine: Engine) -> None:
+    if engine.pid is not None:
+        left = [process for process in psutil.process_iter() if _lives_in(process, engine.pid)]
+        assert not left, f"process group {engine.pid} has members left: {left}"
+
+
+def _lives_in(process: psutil.Process, group: int) -> bool:
+    """A process that only waits to be reaped by init is gone: it holds nothing."""
     try:
-        os.killpg(engine.pid, 0)
-    except ProcessLookupError:
-        return
-    raise AssertionError(f"process group {engine.pid} has members left")
+        return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
+    except (ProcessLookupError, psutil.NoSuchProcess):
+        return False

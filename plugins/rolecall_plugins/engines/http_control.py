@@ -25,11 +25,15 @@ _BODY_CHARS = 500
 class SglangControl:
     """Control calls of one engine."""
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        """``transport`` replaces the network, for tests."""
         self.base_url = base_url
         # Environment proxies must never carry control calls to a loopback engine.
         self._client = httpx.AsyncClient(
-            base_url=base_url, timeout=httpx.Timeout(_QUICK_S, connect=_CONNECT_S), trust_env=False
+            base_url=base_url,
+            timeout=httpx.Timeout(_QUICK_S, connect=_CONNECT_S),
+            trust_env=False,
+            transport=transport,
         )
 
     async def close(self) -> None:

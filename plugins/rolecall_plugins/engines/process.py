@@ -15,6 +15,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import psutil
+
 from rolecall.api import EngineError
 
 from . import bound_exec
@@ -68,15 +70,18 @@ class EngineProcess:
         return None if self._child is None else self._child.poll()
 
     def group_alive(self) -> bool:
-        """Whether any process of the child's group is left."""
+        """Whether any process of the child's group is left; one that only waits to be reaped is not.
+
+        Orphans of the group go to init, and a container's init may take its time, or never reap.
+        """
         if self._child is None:
             return False
-        self._child.poll()  # reaps the leader: a zombie would count as a member
+        self._child.poll()  # reaps the leader
         try:
             os.killpg(self._child.pid, 0)
         except ProcessLookupError:
             return False
-        return True
+        return any(_lives_in(process, self._child.pid) for process in psutil.process_iter())
 
     async def stop(self, timeout_s: float) -> None:
         """SIGTERM the group, then SIGKILL it, and return when nothing of it is left.
@@ -125,3 +130,10 @@ class EngineProcess:
                 return False
             await asyncio.sleep(_POLL_S)
         return True
+
+
+def _lives_in(process: psutil.Process, group: int) -> bool:
+    try:
+        return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
+    except (ProcessLookupError, psutil.NoSuchProcess):
+        return False  # it ended while it was looked at

@@ -262,6 +262,10 @@ class Scheduler:
         if generation.stage is not Stage.QUEUED:
             generation.enter(Stage.QUEUED)
         slot = await self._slots.take(generation.sequence)
+        if self.paused:
+            # The slot was granted, and before this task ran, the engine was paused.
+            self._slots.give_back(slot, slot.cached)
+            return
         generation.enter(Stage.DECODING)
         generation.stop = False
         before = len(generation.ids)

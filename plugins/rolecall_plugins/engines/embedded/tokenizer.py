@@ -50,7 +50,10 @@ class ModelTokenizer:
         merges: list[str] = file.require("tokenizer.ggml.merges")
         vocabulary = {token: number for number, token in enumerate(tokens)}
         pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
-        self._tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=pairs))
+        try:
+            self._tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=pairs))
+        except Exception as error:  # the library raises bare ``Exception``
+            raise GgufError(f"{file.path}: vocabulary and merges do not fit: {error}") from error
         self._tokenizer.pre_tokenizer = _byte_level(digits=_SPLITS[split])
         self._tokenizer.decoder = decoders.ByteLevel()
         self._tokenizer.add_special_tokens(
