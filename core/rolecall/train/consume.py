@@ -79,11 +79,11 @@ def consume(
     """
     with asyncio.Runner() as runner:
         source = consume_async(coordinator, sink, batches, timeout_s=timeout_s)
-        while True:
-            try:
-                batch = runner.run(anext(source))  # pyright: ignore[reportArgumentType] (a coroutine)
-            except StopAsyncIteration:
-                return
+
+        async def following() -> CommittedBatch | None:
+            return await anext(source, None)
+
+        while (batch := runner.run(following())) is not None:
             yield batch
 
 
