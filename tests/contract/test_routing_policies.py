@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rolecall.api import ROLECALL_API, Candidate, EngineId, Need, RoutingRequest, rendezvous
@@ -33,6 +33,7 @@ def test_it_says_what_it_is(policy: Any) -> None:
 
 
 @every_policy
+@settings(max_examples=25)
 @given(key=st.text(min_size=1, max_size=20), sizes=st.lists(st.integers(1, 6), min_size=1, max_size=6))
 def test_a_key_has_the_same_home_in_every_instance_and_at_any_time(
     policy: Any, key: str, sizes: list[int]
@@ -58,6 +59,7 @@ def test_requests_with_a_key_take_no_turn() -> None:
     assert turns == [candidate.engine_id for candidate in fleet(3)]
 
 
+@settings(max_examples=40)
 @given(st.lists(st.sets(st.integers(0, 5), min_size=1), min_size=1, max_size=30))
 def test_no_one_is_served_twice_while_another_that_stayed_waits(history: list[set[int]]) -> None:
     """Between two turns of one replica, every replica that was there throughout has had one."""

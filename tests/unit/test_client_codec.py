@@ -20,11 +20,11 @@ json_values = st.recursive(
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=20,
+    max_leaves=10,
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(json_values)
 def test_it_agrees_with_the_standard_library(value: object) -> None:
     assert decode(encode(value)) == value
@@ -54,7 +54,7 @@ EVENTS = [b'{"a": 1}', b"two\nlines", b"[DONE]"]
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.data())
 def test_events_come_out_whole_however_they_are_cut(end: bytes, data: st.DataObject) -> None:
     stream = b": comment" + end + end

@@ -267,7 +267,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(snapshots())
 def test_every_snapshot_survives_the_wire(snapshot: Snapshot) -> None:
     assert decode_snapshot(snapshot.to_json()) == snapshot
@@ -292,6 +292,7 @@ def places(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path for key, part in steps for path in ((*here, key), *places(part, (*here, key)))]
 
 
+@settings(max_examples=80)
 @given(st.sampled_from(places(SPEC_EXAMPLE)), json_values)
 def test_any_value_anywhere_is_refused_or_accepted_as_it_is(path: tuple[Any, ...], value: Any) -> None:
     candidate = changed(path, value)

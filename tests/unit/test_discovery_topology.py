@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rolecall.discovery.snapshot import ModelState, RouteMode, parse_snapshot
@@ -171,6 +171,7 @@ def test_a_served_name_that_means_two_models_is_no_alias() -> None:
 # --- any history ------------------------------------------------------------------------
 
 
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from(ReplicaState), st.integers(0, 2)), min_size=1, max_size=12))
 def test_equal_tags_mean_equal_snapshots_through_any_history(steps: list[tuple[ReplicaState, int]]) -> None:
     roles = topology()

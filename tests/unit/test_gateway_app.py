@@ -99,7 +99,7 @@ async def world() -> AsyncIterator[Plane]:
 
 @pytest.fixture
 async def http(world: Plane) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=world.url, timeout=10) as client:
+    async with httpx.AsyncClient(base_url=world.url, timeout=10, verify=False) as client:
         yield client
 
 
@@ -172,7 +172,10 @@ async def test_a_roles_own_question_gets_the_roles_own_answer(world: Plane, http
 
 
 async def test_an_affinity_key_decides_the_engine() -> None:
-    async with plane(CRITIC, engines=3) as world, httpx.AsyncClient(base_url=world.url) as http:
+    async with (
+        plane(CRITIC, engines=3) as world,
+        httpx.AsyncClient(base_url=world.url, timeout=10, verify=False) as http,
+    ):
         chosen: set[str] = set()
         for key in [f"group-{n}" for n in range(12)]:
             homes = set()
@@ -445,7 +448,10 @@ async def test_a_role_that_breaks_is_a_500_without_its_words() -> None:
             raise LookupError("a secret")
 
     role = Role(name=RoleName("critic"), plugin=Broken(), policy=Policy)
-    async with plane(role) as broken, httpx.AsyncClient(base_url=broken.url) as caller:
+    async with (
+        plane(role) as broken,
+        httpx.AsyncClient(base_url=broken.url, timeout=10, verify=False) as caller,
+    ):
         response = await caller.post("/generate", json={"text": "x"})
     assert response.status_code == 500
     assert error_of(response)["type"] == "internal_error"
@@ -584,7 +590,7 @@ class _NoReader:
 
 async def test_a_token_guards_every_route() -> None:
     guarded = plane(CRITIC, settings=GatewaySettings(bearer_token="s3cret"))
-    async with guarded as world, httpx.AsyncClient(base_url=world.url) as http:
+    async with guarded as world, httpx.AsyncClient(base_url=world.url, timeout=10, verify=False) as http:
         chat = {"messages": MESSAGES}
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}):
             for path in ("/engines", "/health", "/metrics", "/v1/models", "/nowhere"):
