@@ -17,6 +17,7 @@ from rich.text import Text
 from rolecall.events.event import Event
 
 BAR_WIDTH = 48
+LOG_PROBS = "log_probs"
 
 
 @frozen(kw_only=True)
@@ -100,32 +101,34 @@ def samples_table(rows: Sequence[Mapping[str, Any]], *, limit: int) -> Table:
     stage wrote them.
     """
     shown = rows[:limit]
-    arrays = sorted(
-        {
-            name
-            for row in rows
-            for name, value in row.items()
-            if name.endswith("log_probs") and isinstance(value, np.ndarray)
-        }
-    )
-    table = Table(title=f"samples ({len(shown)} of {len(rows)})", title_justify="left")
+    table = Table(title=f"samples ({len(shown)} of {len(rows)})", title_justify="left", show_lines=True)
     table.add_column("sample", no_wrap=True)
-    table.add_column("prompt", max_width=36)
-    table.add_column("response", max_width=36)
-    table.add_column("wanted")
+    table.add_column("prompt, response, wanted", no_wrap=True, overflow="ellipsis", ratio=1)
     table.add_column("reward", no_wrap=True)
-    for name in arrays:
-        table.add_column(f"{name} (mean)", no_wrap=False)
+    table.add_column("log-probs: [shape] mean", no_wrap=True)
     for row in shown:
+        wanted = row.get("answer")
+        lines = [_one_line(row["prompt"]), _one_line(row["response"])]
+        arrays = [
+            f"{_short(name)} {_array(value)}"
+            for name, value in sorted(row.items())
+            if _is_log_probs(name, value)
+        ]
         table.add_row(
             str(row["sample_id"]),
-            _one_line(row["prompt"]),
-            _one_line(row["response"]),
-            str(row.get("answer") or ""),
+            "\n".join(lines if wanted is None else [*lines, f"wanted: {_one_line(wanted)}"]),
             _reward(row["reward"]) if "reward" in row else "",
-            *(_array(row.get(name)) for name in arrays),
+            "\n".join(arrays),
         )
     return table
+
+
+def _is_log_probs(name: str, value: Any) -> bool:
+    return name.endswith(LOG_PROBS) and isinstance(value, np.ndarray)
+
+
+def _short(name: str) -> str:
+    return name.removesuffix(LOG_PROBS).rstrip("_")
 
 
 def _one_line(text: str, width: int = 72) -> str:
@@ -139,8 +142,6 @@ def _reward(reward: Any) -> str:
     return f"{reward:.2f}"
 
 
-def _array(value: Any) -> str:
-    if not isinstance(value, np.ndarray):
-        return ""
+def _array(value: np.ndarray[Any, Any]) -> str:
     shape = "×".join(str(size) for size in value.shape)
     return f"[{shape}] {float(value.mean()):.2f}" if value.size else f"[{shape}]"

@@ -21,6 +21,7 @@ from rolecall.placement.render import render_map
 if TYPE_CHECKING:
     from rolecall.config.resolve import ResolvedJob
     from rolecall.job.handle import JobHandle
+    from rolecall.job.run_batches import RunOutcome
     from rolecall.placement.plan import PlacementPlan
 
 SAMPLES_SHOWN = 8
@@ -63,18 +64,25 @@ async def _run(resolved: ResolvedJob, plan: PlacementPlan, batches: int, console
         cancel_on_ending_signal()
         say(f"up: {', '.join(resolved.roles)} at {job.state.gateway_url}/<role>")
         async with _watched(console, RunProgress(batches=batches), job.handle):
-            read = await run_batches(job.handle)
+            outcome = await run_batches(job.handle)
         events = await job.handle.past_events()
-        for batch in read:
+        for batch in outcome.read:
             console.print(timeline(events, batch))
-        for batch, rows in read.items():
-            console.print(f"\nbatch {batch}, as the training consumer read it")
-            console.print(samples_table(rows, limit=SAMPLES_SHOWN))
+    _show_samples(console, outcome)
     console.print(
-        f"[bold]{len(read)} of {batches} batches committed[/], "
-        f"{sum(len(rows) for rows in read.values())} samples read by the consumer, "
+        f"[bold]{len(outcome.read)} of {batches} batches committed[/], "
+        f"{sum(len(rows) for rows in outcome.read.values())} samples read by the consumer, "
         f"{time.monotonic() - started_s:.0f} s in all"
     )
+
+
+def _show_samples(console: Console, outcome: RunOutcome) -> None:
+    for batch, rows in outcome.read.items():
+        console.print(f"\nbatch {batch}, as the training consumer read it")
+        console.print(samples_table(rows, limit=SAMPLES_SHOWN))
+    for report in outcome.reports:
+        for sample, stage in report.dropped.items():
+            console.print(f"batch {report.batch}: sample {sample} was dropped by {stage}", style="yellow")
 
 
 @asynccontextmanager

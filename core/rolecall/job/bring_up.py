@@ -110,7 +110,9 @@ async def bring_up(
     )
     say("deploying gateways")
     gateways = await asyncio.to_thread(deploy_gateways, config, resolved.file, namespace=namespace)
-    undo.push_async_callback(asyncio.to_thread, remove_gateways, gateways)
+    if session.joined_address is not None:
+        # A private Ray takes its Serve with it.
+        undo.push_async_callback(asyncio.to_thread, remove_gateways, gateways)
     return Parts(hub=hub, registry=registry, services=services, coordinator=coordinator, gateways=gateways)
 
 

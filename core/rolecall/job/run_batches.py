@@ -7,10 +7,13 @@ what it returns is what training would have got.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+from attrs import frozen
+
 from rolecall.batches.prompts import load_prompts, pick_prompts
+from rolecall.batches.report import BatchReport
 from rolecall.config.specs import BatchSection
 from rolecall.errors import JobError
 from rolecall.ids import BatchId
@@ -19,8 +22,20 @@ from rolecall.job.handle import JobHandle
 from rolecall.train.consume import consume_async
 
 
-async def run_batches(job: JobHandle) -> dict[BatchId, Sequence[Row]]:
-    """Run all batches of the job's ``[batch]`` and return what the consumer read, by batch.
+@frozen(kw_only=True)
+class RunOutcome:
+    """What a run made.
+
+    read: rows that the consumer read, by batch.
+    reports: the producer's reports, with the samples that a reward's ``drop_sample`` took out.
+    """
+
+    read: Mapping[BatchId, Sequence[Row]]
+    reports: tuple[BatchReport, ...]
+
+
+async def run_batches(job: JobHandle) -> RunOutcome:
+    """Run all batches of the job's ``[batch]``, and read each once it is committed.
 
     Raises:
         BatchFailedError: a batch failed; later ones were not begun.
@@ -33,8 +48,8 @@ async def run_batches(job: JobHandle) -> dict[BatchId, Sequence[Row]]:
     async with _opened_sink(job) as producer, _opened_sink(job) as reader:
         consumer = asyncio.create_task(_read_all(job, reader, settings), name="training consumer")
         try:
-            await _produce(job, producer, settings)
-            return await consumer
+            reports = await _produce(job, producer, settings)
+            return RunOutcome(read=await consumer, reports=reports)
         finally:
             # After a failure the consumer leaves by itself, with the same reason: the producer's
             # error is the one to show.
@@ -42,12 +57,14 @@ async def run_batches(job: JobHandle) -> dict[BatchId, Sequence[Row]]:
             await asyncio.gather(consumer, return_exceptions=True)
 
 
-async def _produce(job: JobHandle, sink: BatchSink, settings: BatchSection) -> None:
+async def _produce(job: JobHandle, sink: BatchSink, settings: BatchSection) -> tuple[BatchReport, ...]:
     prompts = await asyncio.to_thread(load_prompts, job.resolved.file.parent / settings.prompts)
     runner = await job.batch_runner(sink)
+    reports: list[BatchReport] = []
     for number in range(settings.batches):
         batch = BatchId(number)
-        await runner.run(batch, pick_prompts(prompts, batch, settings.prompts_per_batch))
+        reports.append(await runner.run(batch, pick_prompts(prompts, batch, settings.prompts_per_batch)))
+    return tuple(reports)
 
 
 async def _read_all(job: JobHandle, sink: BatchSink, settings: BatchSection) -> dict[BatchId, Sequence[Row]]:
