@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -158,6 +160,11 @@ async def test_idle_connections_are_given_up_before_a_server_would() -> None:
             await asyncio.sleep(pause_s)
             assert (await answer(transport, post(f"{url}/echo")))[0] == 200
     await transport.aclose()
+
+
+def test_by_default_idle_connections_are_given_up_before_uvicorn_would() -> None:
+    default = inspect.signature(HttpxTransport).parameters["keepalive_s"].default
+    assert default < uvicorn.Config(APP).timeout_keep_alive
 
 
 async def test_connections_are_used_again(transport: HttpxTransport) -> None:
