@@ -47,25 +47,44 @@ def adapter(**options: Any) -> GenRMJudge:
     ("verdict", "reward"),
     [("9", 1.0), (" 0\n", 0.0), ("Grade: 6", 6 / 9), ("7.5 of 9", 7.5 / 9), ("3\n\nQuestion: 8", 3 / 9)],
 )
-def test_the_first_number_is_the_grade(verdict: str, reward: float) -> None:
-    assert adapter().reward(verdict) == pytest.approx(reward)
+def test_without_words_the_first_number_is_the_grade(verdict: str, reward: float) -> None:
+    assert adapter(verdicts={}).reward(verdict) == pytest.approx(reward)
 
 
 @pytest.mark.parametrize("verdict", ["", "wrong", "ten", "10", "-1", "2024 was a good year"])
 def test_what_is_no_grade_raises_and_is_never_a_zero(verdict: str) -> None:
     with pytest.raises(ValueError, match="the verdict"):
+        adapter(verdicts={}).reward(verdict)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reward"),
+    [(" yes\n\nQuestion", 1.0), ("No.", 0.0), ("**YES**, it is", 1.0), ("no doubt", 0.0)],
+)
+def test_the_first_word_is_the_verdict(verdict: str, reward: float) -> None:
+    assert adapter().reward(verdict) == reward
+
+
+@pytest.mark.parametrize("verdict", ["", " ", "9", "I say yes", "yesterday", "not sure", "..."])
+def test_what_starts_with_no_verdict_raises_and_is_never_a_zero(verdict: str) -> None:
+    with pytest.raises(ValueError, match="the verdict starts with none of yes, no"):
         adapter().reward(verdict)
 
 
+def test_words_are_worth_what_is_configured() -> None:
+    judge = adapter(verdicts={"Good": 1.0, "fair": 0.5, "bad": -1.0}, scale=2.0)
+    assert [judge.reward(word) for word in ("good", "Fair", "BAD")] == [2.0, 1.0, -2.0]
+
+
 def test_range_and_scale_are_the_configured_ones() -> None:
-    judge = adapter(low=1, high=5, scale=10.0)
+    judge = adapter(verdicts={}, low=1, high=5, scale=10.0)
     assert [judge.reward(grade) for grade in ("1", "3", "5")] == [0.0, 5.0, 10.0]
     with pytest.raises(ValueError, match="0 is not between 1 and 5"):
         judge.reward("0")
 
 
 async def test_a_chat_carries_prompt_answer_and_response() -> None:
-    client = Judge("9")
+    client = Judge("Yes")
     judge = adapter(
         ask="chat",
         template="Q {prompt} R {answer} A {response}.",
@@ -80,7 +99,7 @@ async def test_a_chat_carries_prompt_answer_and_response() -> None:
         {"role": "user", "content": "Q 2 + 3? R 5 A It is 5.\nGrade: 9."},
     ]
     assert arguments == {
-        "sampling": {"temperature": 0.0, "max_new_tokens": 8},
+        "sampling": {"temperature": 0.0, "max_new_tokens": 4},
         "model": "m",
         "route_key": "k",
         "affinity_key": "p",
@@ -88,7 +107,7 @@ async def test_a_chat_carries_prompt_answer_and_response() -> None:
 
 
 async def test_a_completion_is_plain_text_with_the_response_on_one_line() -> None:
-    client = Judge(" 0\n\nQuestion: 9")
+    client = Judge(" no\n\nQuestion: yes")
     judge = adapter(template="Answer: {response}\nGrade:", sampling={"max_new_tokens": 2})
     assert await judge.score(SAMPLE, client) == 0.0
     payload, arguments = client.asked[0]

@@ -1,7 +1,8 @@
-"""``genrm_judge``: asks the judge role for a grade and scales it to a reward.
+"""``genrm_judge``: asks the judge role for a verdict and turns it into a reward.
 
-The verdict is the first number in the judge's answer. No number, or one outside the range, is an
-error, and the reward's ``on_error`` says what that means: it is never a grade of 0.
+A verdict is a known word at the start of the judge's answer or, without words, the first number in
+it. An answer that is neither, or a number out of range, is an error, and the reward's ``on_error``
+says what that means: it is never a reward of 0.
 """
 
 from __future__ import annotations
@@ -15,36 +16,37 @@ from attrs import field, frozen, validators
 from rolecall.api import ROLECALL_API, RewardAdapter, Sample, ScoringClient, UpstreamError, hookimpl
 
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
+_FIRST_WORD = re.compile(r"\W*(\w+)")
 
 _PLACEHOLDERS = re.compile(r"\{(prompt|answer|response)\}")
 
 TEMPLATE = """\
-Grade each answer with one digit: 9 if it agrees with the reference, 0 if it does not.
+Say for each answer whether it agrees with the reference: yes or no.
 
 Question: What is 1 + 1?
 Reference: 2
 Answer: 1 + 1 = 2
-Grade: 9
+Correct: yes
 
 Question: What is the capital of England?
 Reference: London
 Answer: It is a kind of cake.
-Grade: 0
+Correct: no
 
 Question: What is 20 times 2?
 Reference: 40
 Answer: 20 times 2 is 12.
-Grade: 0
+Correct: no
 
 Question: What colour is blood?
 Reference: Red
 Answer: The colour of blood is red.
-Grade: 9
+Correct: yes
 
 Question: {prompt}
 Reference: {answer}
 Answer: {response}
-Grade:"""
+Correct:"""
 
 Ask = Literal["completion", "chat"]
 
@@ -60,7 +62,11 @@ def _above_low(instance: Any, attribute: Any, value: float) -> None:
 
 
 def _short_and_greedy() -> dict[str, Any]:
-    return {"temperature": 0.0, "max_new_tokens": 8}
+    return {"temperature": 0.0, "max_new_tokens": 4}
+
+
+def _yes_or_no() -> dict[str, float]:
+    return {"yes": 1.0, "no": 0.0}
 
 
 @frozen(kw_only=True)
@@ -68,13 +74,14 @@ class GenRMJudgeOptions:
     """``[rewards.<name>.options]`` of ``genrm_judge``.
 
     ask: ``completion`` sends the template as plain text to be continued: any model continues the
-        pattern of the default one with a digit, also one too small to follow an instruction.
+        pattern of the default one with yes or no, also one too small to follow an instruction.
         ``chat`` sends it as a user message, rendered with the judge's own chat template.
     template: what the judge reads; ``{prompt}``, ``{answer}`` (empty if there is none) and
         ``{response}`` are replaced.
     system: system message before a chat; None sends none.
-    low, high: the range that the judge is asked to grade in.
-    scale: reward for a grade of ``high``; ``low`` gives 0.
+    verdicts: word → what it is worth; case does not count. Empty: the judge is asked for a number.
+    low, high: the range in which numbers are asked for; ``low`` is worth 0, ``high`` is worth 1.
+    scale: the reward is this times what the verdict is worth.
     sampling: the judge's sampling parameters; the verdict should be short.
     model, route_key: which judge, if the role has several.
     """
@@ -82,6 +89,7 @@ class GenRMJudgeOptions:
     ask: Ask = field(default="completion", validator=validators.in_(("completion", "chat")))
     template: str = field(default=TEMPLATE, validator=_has_response)
     system: str | None = None
+    verdicts: Mapping[str, float] = field(factory=_yes_or_no)
     low: float = 0.0
     high: float = field(default=9.0, validator=_above_low)
     scale: float = field(default=1.0, validator=validators.gt(0))
@@ -103,13 +111,14 @@ class GenRMJudge:
 
     def __init__(self, options: GenRMJudgeOptions) -> None:
         self._options = options
+        self._words = {word.casefold(): worth for word, worth in options.verdicts.items()}
 
     async def score(self, sample: Sample, client: ScoringClient | None) -> float:
-        """Return the grade on the scale.
+        """Return what the judge's verdict is worth, times the scale.
 
         Raises:
             RequestError: the judge could not be asked.
-            ValueError: its answer is no grade in the range.
+            ValueError: its answer is no verdict.
         """
         assert client is not None, "an adapter that names a role gets a client"
         ask = self._chat if self._options.ask == "chat" else self._complete
@@ -143,7 +152,7 @@ class GenRMJudge:
         """Return what the judge reads about a sample.
 
         In a text to be continued the response becomes one line: a line of its own that says
-        ``Grade: 9`` would read as the judge's.
+        ``Correct: yes`` would read as the judge's.
         """
         response = sample.response.strip()
         values = {
@@ -156,6 +165,16 @@ class GenRMJudge:
 
     def reward(self, verdict: str) -> float:
         """Return the reward for a verdict, or raise ``ValueError`` if it is none."""
+        worth = self._worth_of_word(verdict) if self._words else self._worth_of_number(verdict)
+        return worth * self._options.scale
+
+    def _worth_of_word(self, verdict: str) -> float:
+        first = _FIRST_WORD.match(verdict)
+        if first is None or first[1].casefold() not in self._words:
+            raise ValueError(f"the verdict starts with none of {', '.join(self._words)}: {verdict!r:.80}")
+        return self._words[first[1].casefold()]
+
+    def _worth_of_number(self, verdict: str) -> float:
         low, high = self._options.low, self._options.high
         found = _NUMBER.search(verdict)
         if found is None:
@@ -163,7 +182,7 @@ class GenRMJudge:
         grade = float(found[0])
         if not low <= grade <= high:
             raise ValueError(f"the verdict {grade:g} is not between {low:g} and {high:g}: {verdict!r:.80}")
-        return (grade - low) / (high - low) * self._options.scale
+        return (grade - low) / (high - low)
 
 
 @hookimpl
