@@ -24,7 +24,12 @@ from rolecall.discovery.registry_actor import RayRegistry, create_registry, find
 from rolecall.discovery.snapshot import parse_snapshot
 from rolecall.engines.replica_state import ReplicaState
 from rolecall.errors import JobError, RegistryUnavailableError, SnapshotError
-from rolecall.gateway.serve import Gateways, deploy_gateways, remove_gateways
+from rolecall.gateway.serve import (
+    Gateways,
+    _running_client,  # pyright: ignore[reportPrivateUsage]
+    deploy_gateways,
+    remove_gateways,
+)
 from rolecall.testing.asgi_server import serving
 from rolecall.testing.scripted_engine import ScriptedEngine, tokens_of
 from rolecall.testing.snapshots import model_entry, snapshot_of
@@ -347,6 +352,16 @@ async def test_another_job_can_not_take_the_same_routes(front: Front, tmp_path: 
     with pytest.raises(JobError, match="could not be deployed"):
         await asyncio.to_thread(deploy_gateways, load_config(file), file, namespace=NAMESPACE)
     assert set(serve.status().applications) == set(front.gateways.apps)
+
+
+def test_a_running_serve_that_lets_everybody_in_is_not_used(front: Front) -> None:
+    client = _running_client()
+    client.http_config.host = "0.0.0.0"
+    try:
+        with pytest.raises(JobError, match=r"0\.0\.0\.0.*token"):
+            deploy_gateways(front.config, front.file, namespace=NAMESPACE)
+    finally:
+        client.http_config.host = front.config.gateway.host
 
 
 # The last two take away what the others need.

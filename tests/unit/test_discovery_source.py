@@ -280,6 +280,22 @@ async def test_a_follower_that_loses_the_registry_says_so_and_finds_it_again(
     await source.aclose()
 
 
+async def test_a_follower_that_dies_leaves_reads_on_demand(registry: Registry, clock: Clock) -> None:
+    reader = CountingReader(registry, gate=_open())
+    source = SnapshotSource(reader, clock=clock)
+    source.follow()
+    await source.published()
+    registry.invalidate("critic")
+    reader.registry = Registry()
+    reader.registry.publish("critic", ASLEEP.to_json())
+    follower = source._follower  # pyright: ignore[reportPrivateUsage]
+    assert follower is not None
+    follower.cancel()
+    await asyncio.wait({follower})
+    assert (await source.current()).etag == ASLEEP.etag, "the past is not served as if it were followed"
+    await source.aclose()
+
+
 def _open() -> asyncio.Event:
     gate = asyncio.Event()
     gate.set()

@@ -111,6 +111,7 @@ class SnapshotSource:
         """Keep a long poll open until :meth:`aclose`. Repeats do nothing."""
         if self._follower is None:
             self._follower = asyncio.create_task(self._follow(), name="rolecall-snapshot-follower")
+            self._follower.add_done_callback(self._follower_ended)
 
     async def aclose(self) -> None:
         """Stop following and close the reader. Repeats do nothing."""
@@ -121,6 +122,13 @@ class SnapshotSource:
         self._follower = self._flight = None
         self._following = False
         await self._reader.aclose()
+
+    def _follower_ended(self, follower: asyncio.Task[None]) -> None:
+        # Without it nothing is known to be fresh any more; reads on demand go on.
+        self.drop()
+        self._announce()
+        if not follower.cancelled() and (error := follower.exception()) is not None:
+            _log.error("following the discovery registry ended", exc_info=error)
 
     # --- reading ------------------------------------------------------------------------
 

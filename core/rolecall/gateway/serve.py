@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from attrs import frozen
+from attrs import evolve, frozen
 from ray import serve
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rolecall.config.checks import job_faults
 from rolecall.config.resolve import resolve_role
 from rolecall.config.specs import GatewaySection, JobConfig
 from rolecall.discovery.registry_actor import find_registry
@@ -72,15 +73,19 @@ def deploy_gateways(config: JobConfig, file: Path, *, namespace: str) -> Gateway
     ``namespace`` holds the job's registry actor.
 
     Raises:
-        ConfigError: ``[gateway]`` would let everybody in, or its token is not set.
-        JobError: Serve or a gateway did not come up; nothing of it is left.
+        ConfigError: the token of ``[gateway]`` is not set.
+        JobError: Serve or a gateway did not come up, nothing of it is left; or the Serve that runs
+            already would let everybody in.
     """
     settings = settings_from(config.gateway, file=str(file))
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    owns_serve = _running_client() is None
+    client = _running_client()
+    owns_serve = client is None
+    if client is not None:
+        _check_access(config, file, client.http_config.host)
     apps = tuple(app_name(config.job.name, role) for role in config.roles)
     try:
-        client = _start_serve(config.gateway) if owns_serve else _running_client()
+        client = client or _start_serve(config.gateway)
         serve.run_many(
             [
                 serve.RunTarget(
@@ -142,6 +147,14 @@ def _running_client() -> Any:
     from ray.serve.context import _get_global_client  # pyright: ignore[reportPrivateUsage]
 
     return _get_global_client(raise_if_no_controller_running=False)
+
+
+def _check_access(config: JobConfig, file: Path, host: str) -> None:
+    """Hold the address that a running Serve has to the rule for the job file's own."""
+    as_it_is = evolve(config, gateway=evolve(config.gateway, host=host))
+    for fault in job_faults(as_it_is, file):
+        if fault.path == ("gateway", "host"):
+            raise JobError(f"Ray Serve runs on this cluster already, and {fault.message}")
 
 
 def _start_serve(section: GatewaySection) -> Any:

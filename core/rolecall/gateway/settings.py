@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from ipaddress import ip_address
 
 from attrs import field, frozen
 
@@ -36,40 +35,19 @@ def settings_from(
     """Return the settings of a job file's ``[gateway]``, the token taken from the environment.
 
     Raises:
-        ConfigError: the token's variable is not set, or the gateway would listen to other machines
-            with neither a token nor ``allow_unauthenticated``.
+        ConfigError: the token's variable is not set.
     """
-    token = None
-    if section.bearer_token_env is not None:
-        token = environment.get(section.bearer_token_env)
-        if not token:
-            raise _problem(
-                file,
-                "gateway.bearer_token_env",
-                f"environment variable {section.bearer_token_env} is not set or empty",
-            )
-    if token is None and not section.allow_unauthenticated and not _is_loopback(section.host):
-        raise _problem(
-            file,
-            "gateway.host",
-            f"{section.host!r} lets other machines in; name a token variable in gateway.bearer_token_env, "
-            "or set gateway.allow_unauthenticated = true",
+    variable = section.bearer_token_env
+    token = None if variable is None else environment.get(variable)
+    if variable is not None and not token:
+        problem = ConfigProblem(
+            file=file,
+            key="gateway.bearer_token_env",
+            message=f"environment variable {variable} is not set or empty; set it to the token callers send",
         )
+        raise ConfigError([problem])
     return GatewaySettings(
         max_body_bytes=section.max_body_bytes,
         request_timeout_s=section.request_timeout_s,
         bearer_token=token,
     )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def _problem(file: str, key: str, message: str) -> ConfigError:
-    return ConfigError([ConfigProblem(file=file, key=key, message=message)])
