@@ -31,6 +31,8 @@ class UpstreamCall:
     path: engine path, ``/generate`` or ``/v1/chat/completions``.
     payload: the body; model and route key are already taken out, and a chat path gets its
         ``model`` set by the gateway.
+        A value that is to differ from the request's is replaced, never changed in place: values
+        that are still the request's own are sent on as the bytes they came in.
     reply: maps the engine's parsed unary answer to the role's; None passes bytes through.
     """
 
