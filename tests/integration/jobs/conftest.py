@@ -45,9 +45,6 @@ engine = "embedded"
 [rewards.judge]
 adapter = "genrm_judge"
 
-[rewards.judge.options]
-sampling = {{ temperature = 0.0, max_new_tokens = 2 }}
-
 [rewards.exact]
 adapter = "exact_match"
 

@@ -6,10 +6,13 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 
 import httpx
 import pytest
+
 from rolecall.client.inference_client import InferenceClient
 
 pytestmark = [pytest.mark.ray, pytest.mark.model, pytest.mark.timeout(300)]
@@ -109,7 +112,12 @@ def test_stream_ends_with_done(job: UpJob):
         ("/rollout/generate", {"sampling_params": {}}, 400, "text"),
         ("/rollout/generate", {"messages": [{"role": "user", "content": "x"}]}, 400, "messages"),
         ("/genrm/generate", {"messages": [{"role": "user", "content": "x"}], "text": "x"}, 400, "messages"),
-        ("/rollout/v1/chat/completions", {"model": "nope", "messages": []}, 400, "model"),
+        (
+            "/rollout/v1/chat/completions",
+            {"model": "nope", "messages": [{"role": "user", "content": "x"}]},
+            400,
+            "model",
+        ),
     ],
 )
 def test_a_bad_request_names_its_field(job: UpJob, path: str, body: dict, status: int, says: str):
@@ -122,6 +130,44 @@ def test_wrong_json_is_400_and_an_oversize_body_413(job: UpJob):
     url = f"{job.gateway}/rollout/generate"
     assert httpx.post(url, content=b"{nope", timeout=30).status_code == 400
     assert httpx.post(url, content=b" " * (33 * 1024**2), timeout=60).status_code == 413
+
+
+TRAINING_LOOP = """
+import asyncio, math
+from rolecall.batches.sample import Prompt
+from rolecall.ids import BatchId
+from rolecall.job.connect import connect
+from rolecall.train.consume import consume_async
+
+async def main(job):
+    sink, reader = await job.open_sink(), await job.open_sink()
+    runner = await job.batch_runner(sink)
+    prompts = [Prompt(prompt_id="p", text="What is 1 + 2?", answer="3")]
+    made = asyncio.create_task(runner.run(BatchId(0), prompts))
+    async for batch in consume_async(job.coordinator, reader, [0], timeout_s=120):
+        print("read", len(batch.rows), sorted(batch.rows[0]["reward"]))
+        batch.clear()
+    await made
+
+with connect("up-job") as job:
+    asyncio.run(main(job))
+"""
+
+
+def test_a_training_loop_connects_makes_a_batch_and_consumes_it(job: UpJob):
+    result = subprocess.run(
+        [sys.executable, "-c", TRAINING_LOOP],
+        env=job.command.environment,
+        cwd=job.command.folder,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "read 2 ['exact', 'judge']" in result.stdout
+    states = {replica["state"] for role in job.status()["roles"].values() for replica in role["replicas"]}
+    assert states == {"READY"}, "roles that share no device stay awake"
 
 
 def test_a_killed_engine_is_502_then_out_of_discovery_then_back_with_a_higher_generation(
