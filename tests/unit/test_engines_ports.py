@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
 import socket
-from multiprocessing.connection import Connection
+import subprocess
+import sys
 
 import pytest
 
@@ -69,29 +67,32 @@ def test_a_port_that_a_stranger_uses_is_passed_over() -> None:
         reservation.release()
 
 
-def _hold_a_port(parent: Connection, start: int) -> None:
-    reservation = reserve(start)
-    parent.send(reservation.port)
-    signal.pause()
+HOLD_A_PORT = """
+import sys
+from rolecall.engines.ports import PortRange, reserve_port
+reservation = reserve_port("127.0.0.1", PortRange.SERVER, start=int(sys.argv[1]))
+print(reservation.port, flush=True)
+sys.stdin.read()
+"""
 
 
 def test_another_process_cannot_get_it_and_a_killed_one_gives_it_back() -> None:
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
     mine = reserve()
-    child = context.Process(target=_hold_a_port, args=(there, mine.port), daemon=True)
-    child.start()
-    try:
-        assert here.poll(30)
-        theirs = here.recv()
-        assert theirs != mine.port
-        other = reserve(theirs)
-        assert other.port != theirs
-        other.release()
-    finally:
-        assert child.pid is not None
-        os.kill(child.pid, signal.SIGKILL)
-        child.join(10)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD_A_PORT, str(mine.port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        try:
+            assert child.stdout is not None
+            theirs = int(child.stdout.readline())
+            assert theirs != mine.port
+            other = reserve(theirs)
+            assert other.port != theirs
+            other.release()
+        finally:
+            child.kill()
     again = reserve(theirs)
     assert again.port == theirs
     again.release()

@@ -329,5 +329,5 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.loop.close()
 
 
-CoordinatorMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+CoordinatorMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
 TestCoordinator = CoordinatorMachine.TestCase

@@ -301,5 +301,5 @@ class LedgerMachine(RuleBasedStateMachine):
                 path[fields["role"]] = LeaseState(fields["to"])
 
 
-LedgerMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
+LedgerMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=50, deadline=None)
 TestLedger = LedgerMachine.TestCase

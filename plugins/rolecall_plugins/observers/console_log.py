@@ -22,7 +22,9 @@ class ConsoleLog:
             return
         clock = time.strftime("%H:%M:%S", time.localtime(event.time_s))
         fields = " ".join(f"{key}={value}" for key, value in event.fields.items())
-        print(f"{clock}.{int(event.time_s % 1 * 1000):03d} {event.kind} {fields}", file=sys.stderr, flush=True)
+        print(
+            f"{clock}.{int(event.time_s % 1 * 1000):03d} {event.kind} {fields}", file=sys.stderr, flush=True
+        )
 
 
 @hookimpl
