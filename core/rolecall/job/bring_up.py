@@ -9,26 +9,26 @@ the caller's stack undoes what was done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
 from attrs import frozen
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 
 from rolecall.cluster.ray_cluster import create_pools, probe_pools, remove_pools
 from rolecall.config.resolve import ResolvedJob
 from rolecall.discovery.registry_actor import RayRegistry, create_registry
 from rolecall.engines.results import LifecycleResult
 from rolecall.engines.role_service import create_role_service
-from rolecall.errors import JobError, RolecallError
+from rolecall.errors import JobError
 from rolecall.events.hub_actor import start_hub
 from rolecall.gateway.serve import Gateways, deploy_gateways, remove_gateways
 from rolecall.ids import FencingToken, RoleName
 from rolecall.job.session import RaySession
 from rolecall.leases.confirmation import opening_lease
-from rolecall.leases.coordinator_actor import RayCoordinator, create_coordinator
+from rolecall.leases.coordinator_actor import RayCoordinator, answer_of, create_coordinator
 from rolecall.leases.lease_state import LeaseState, OpeningLease
 from rolecall.placement.binding import bind
 from rolecall.placement.plan import PlacementPlan
@@ -132,13 +132,15 @@ async def _start_roles(
             continue
         say(f"starting {role}, then putting it to sleep")
         _require(await _start(role, service), f"role {role} did not come up")
-        slept = await _answer(role, "offload", service.offload.remote(BRING_UP_TOKEN, offload_timeout_s))
+        slept = await answer_of(
+            f"{role}'s offload", service.offload.remote(BRING_UP_TOKEN, offload_timeout_s)
+        )
         opening[role] = _proved(opening_lease(role, slept, shared=True), role)
     return opening
 
 
 async def _start(role: RoleName, service: Any) -> LifecycleResult:
-    return await _answer(role, "start", service.start.remote())
+    return await answer_of(f"{role}'s start", service.start.remote())
 
 
 def _proved(lease: OpeningLease, role: RoleName) -> OpeningLease:
@@ -156,7 +158,7 @@ async def _stop_roles(services: Mapping[RoleName, Any]) -> None:
     """Stop all roles at once; the first that is not confirmed is raised when all have answered."""
     results = await asyncio.gather(
         *(
-            _answer(role, "shutdown", service.shutdown.remote(SHUTDOWN_TIMEOUT_S))
+            answer_of(f"{role}'s shutdown", service.shutdown.remote(SHUTDOWN_TIMEOUT_S))
             for role, service in services.items()
         ),
         return_exceptions=True,
@@ -172,15 +174,3 @@ async def _close_hub(hub: Any) -> None:
         await hub.close.remote()
     except RayError as error:
         raise JobError(f"the event hub did not close its log: {error}") from error
-
-
-async def _answer(role: RoleName, asked: str, call: Awaitable[LifecycleResult]) -> LifecycleResult:
-    try:
-        return await call
-    except RayTaskError as error:
-        original = error.cause
-        if isinstance(original, RolecallError):
-            raise original from error
-        raise JobError(f"{asked} of role {role} broke: {type(original).__name__}: {original}") from error
-    except RayError as error:
-        raise JobError(f"{asked} of role {role} had no answer: {error}") from error

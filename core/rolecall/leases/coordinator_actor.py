@@ -166,7 +166,7 @@ class RayCoordinator:
         limit_s = self._answer_timeout_s if limit_s is None else limit_s
         try:
             async with asyncio.timeout(limit_s):
-                return await _answer(f"the coordinator's {asked}", call)
+                return await answer_of(f"the coordinator's {asked}", call)
         except TimeoutError as error:
             raise _NoAnswerError(
                 f"the coordinator did not answer {asked} within {limit_s:g} s. Whether it was carried out "
@@ -190,11 +190,11 @@ class RayRoleLifecycle:
 
     async def onload(self, token: FencingToken, timeout_s: float) -> LifecycleResult:
         """Wake the role; raises what it raised, or ``JobError`` for Ray."""
-        return await _answer(f"{self._role}'s onload", self._handle.onload.remote(token, timeout_s))
+        return await answer_of(f"{self._role}'s onload", self._handle.onload.remote(token, timeout_s))
 
     async def offload(self, token: FencingToken, timeout_s: float) -> LifecycleResult:
         """Put the role to sleep; raises what it raised, or ``JobError`` for Ray."""
-        return await _answer(f"{self._role}'s offload", self._handle.offload.remote(token, timeout_s))
+        return await answer_of(f"{self._role}'s offload", self._handle.offload.remote(token, timeout_s))
 
 
 def create_coordinator(
@@ -243,7 +243,7 @@ def find_coordinator(namespace: str) -> RayCoordinator:
         ) from error
 
 
-async def _answer(asked: str, call: Awaitable[T]) -> T:
+async def answer_of(asked: str, call: Awaitable[T]) -> T:
     """Await a remote call; raise what the other side raised, or say in our words what Ray saw."""
     try:
         return await call
