@@ -101,11 +101,13 @@ def samples_table(rows: Sequence[Mapping[str, Any]], *, limit: int) -> Table:
     stage wrote them.
     """
     shown = rows[:limit]
-    table = Table(title=f"samples ({len(shown)} of {len(rows)})", title_justify="left", show_lines=True)
+    # Expanded, the text column gives way to the others; otherwise Rich cuts all of them.
+    title = f"samples ({len(shown)} of {len(rows)})"
+    table = Table(title=title, title_justify="left", show_lines=True, expand=True)
     table.add_column("sample", no_wrap=True)
     table.add_column("prompt, response, wanted", no_wrap=True, overflow="ellipsis", ratio=1)
     table.add_column("reward", no_wrap=True)
-    table.add_column("log-probs: [shape] mean", no_wrap=True)
+    table.add_column(Text("log-probs: [shape] mean"), no_wrap=True)
     for row in shown:
         wanted = row.get("answer")
         lines = [_one_line(row["prompt"]), _one_line(row["response"])]
