@@ -74,6 +74,12 @@ def test_files_named_in_the_text_exist(pages: list[Any]) -> None:
     assert missing == []
 
 
+def test_the_map_names_every_folder_of_the_core(pages: list[Any]) -> None:
+    (architecture,) = [page for page in pages if page.path.name == "architecture.md"]
+    folders = {path.parent.name for path in (ROOT / "core" / "rolecall").glob("*/__init__.py")}
+    assert {folder for folder in folders if f"`core/rolecall/{folder}/`" not in architecture.text} == set()
+
+
 def test_python_examples_compile(pages: list[Any]) -> None:
     for page in pages:
         for block in page.blocks("python"):
@@ -130,6 +136,12 @@ def test_job_files_in_the_text_are_accepted(pages: list[Any], tmp_path: Path) ->
             except ConfigError as error:
                 wrong.append(f"{block.place}: {error}")
     assert wrong == []
+
+
+def test_the_readme_shows_the_quickstart_as_it_is(pages: list[Any]) -> None:
+    (readme,) = [page for page in pages if page.name == "README.md"]
+    (shown,) = [tomllib.loads(block.text) for block in readme.blocks("toml")]
+    assert shown == tomllib.loads((ROOT / "examples" / "quickstart.toml").read_text(encoding="utf-8"))
 
 
 def commands_in(page: Any) -> Iterator[tuple[str, str]]:
