@@ -20,6 +20,11 @@ from rolecall.placement.plan import PlacementPlan
 
 GPU = "GPU"
 
+PRIVATE_CPUS = 4
+"""Ray CPUs of a private Ray, whatever the machine has. The job's own actors reserve none; a
+plugin's may (a sink with storage of its own), and Ray starts as many workers ahead, which the job's
+actors then find ready."""
+
 STARTING_WORKERS = "16"
 """Actors reserve no CPU, so Ray's guess from the CPU count, one at a time, would be wrong for them."""
 
@@ -83,11 +88,10 @@ def _start_private(config: JobConfig, plan: PlacementPlan, namespace: str, run_d
             f"the plan needs {max(needed.values())} devices, but cluster.address = 'local' is one node with "
             f"placement.devices_per_node = {config.placement.devices_per_node}; join a cluster, or raise it"
         )
-    # Actors reserve no CPU: one CPU keeps Ray from starting idle workers ahead of need.
     return ray.init(
         address=PRIVATE_RAY,
         namespace=namespace,
-        num_cpus=1,
+        num_cpus=PRIVATE_CPUS,
         resources={name: count for name, count in needed.items() if name != GPU},
         include_dashboard=False,
         object_store_memory=config.cluster.object_store_bytes,
