@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rolecall.job.find import find_job, is_alive, job_name
 from rolecall.errors import JobError
+from rolecall.job.find import find_job, is_alive, job_name
 from rolecall.job.guardian import Charge, Guardian
 from rolecall.job.paths import RUN_DIR_VARIABLE, JobState, known_jobs, read_state, state_path, write_state
 from rolecall.job.sweep import end_processes, job_processes, remove_files
