@@ -46,10 +46,10 @@ class EventHubActor:
 
 def start_hub(namespace: str, *, observers: tuple[str, ...], log_path: Path | None) -> Any:
     """Start the job's event hub and return its handle; the caller's process owns it."""
-    actor: Any = ray.remote(num_cpus=0, max_concurrency=MAX_CONCURRENT_READERS)(EventHubActor)
-    return actor.options(name=ACTOR_NAME, namespace=namespace).remote(
-        observers, None if log_path is None else str(log_path)
-    )
+    actor: Any = ray.remote(EventHubActor)
+    return actor.options(
+        name=ACTOR_NAME, namespace=namespace, num_cpus=0, max_concurrency=MAX_CONCURRENT_READERS
+    ).remote(observers, None if log_path is None else str(log_path))
 
 
 def find_hub(namespace: str) -> Any:

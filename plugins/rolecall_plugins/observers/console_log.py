@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import ClassVar
 
 from rolecall.api import ROLECALL_API, Event, Observer, hookimpl
 
@@ -14,8 +15,8 @@ class ConsoleLog:
     Progress events are left out: a line a sample would bury the rest.
     """
 
-    name = "console_log"
-    api_version = ROLECALL_API
+    name: ClassVar[str] = "console_log"
+    api_version: ClassVar[int] = ROLECALL_API
 
     def on_event(self, event: Event) -> None:
         if event.kind == "stage.progress":
