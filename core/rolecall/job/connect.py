@@ -10,7 +10,6 @@ The job is found by the state file that it wrote on this machine.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,7 @@ from rolecall.events.hub_actor import find_hub
 from rolecall.job.find import find_job
 from rolecall.job.handle import JobHandle
 from rolecall.job.prepare import resolve_file
-from rolecall.job.session import TOKEN_FILE
+from rolecall.job.session import TOKEN_FILE, present_token
 from rolecall.leases.coordinator_actor import find_coordinator
 
 
@@ -38,8 +37,7 @@ def connect(job: str | None = None) -> Generator[JobHandle]:
     state = find_job(job)
     token = Path(state.run_dir) / TOKEN_FILE
     if token.exists():
-        # Read by Ray when it connects; a private Ray lets nobody in without it.
-        os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
+        present_token(token)
     resolved = resolve_file(Path(state.file))
     with ray.init(
         address=state.ray_address,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import secrets
@@ -77,6 +78,14 @@ def ray_session(config: JobConfig, plan: PlacementPlan, run_dir: Path) -> Genera
             yield RaySession(address=address, namespace=namespace, joined_address=None if local else address)
         finally:
             ray.shutdown()
+
+
+def present_token(token: Path) -> None:
+    """Have this process show the access token of a private Ray when it joins that."""
+    os.environ.update({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)})
+    # Ray reads its settings when it is imported; without this the token would come too late.
+    raylet: Any = importlib.import_module("ray._raylet")
+    raylet.Config.initialize("")
 
 
 def _start_private(config: JobConfig, plan: PlacementPlan, namespace: str, run_dir: Path) -> Any:
