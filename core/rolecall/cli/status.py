@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,15 @@ def status(job: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(answer, indent=2))
         return
-    _show(Console(), answer)
+    show_status(Console(highlight=False), answer)
 
 
-def _show(console: Console, answer: dict[str, Any]) -> None:
+def show_status(console: Console, answer: Mapping[str, Any]) -> None:
+    """Print what :meth:`~rolecall.job.job.RunningJob.status` told."""
     console.print(f"[bold]{answer['job']}[/]  gateway {answer['gateway_url']}  ray {answer['ray_address']}")
     coordinator = answer["coordinator"]
-    if coordinator.get("failure"):
-        console.print(f"[red]run failed:[/] {coordinator['failure']}")
+    if failure := coordinator["failure"]:
+        console.print(f"[red]run failed[/] in batch {failure['batch']}: {failure['reason']}")
     table = Table(box=None, pad_edge=False)
     for column in ("role", "lease", "engine", "state", "generation", "url"):
         table.add_column(column)

@@ -1,0 +1,64 @@
+"""What ``rolecall status`` prints, and what it says when there is nothing to ask."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from rolecall.cli.down import down
+from rolecall.cli.status import show_status, status
+from rolecall.errors import JobError
+
+ANSWER = {
+    "job": "demo",
+    "gateway_url": "http://127.0.0.1:8000",
+    "ray_address": "127.0.0.1:6379",
+    "coordinator": {
+        "failure": {"batch": 1, "reason": "judge: no verdict"},
+        "leases": {"judge": {"state": "ACTIVE"}},
+        "batches": [
+            {"batch": 0, "state": "COMMITTED", "reason": None},
+            {"batch": 1, "state": "FAILED", "reason": "judge: no verdict"},
+        ],
+    },
+    "roles": {
+        "judge": {
+            "replicas": [
+                {
+                    "engine": "m/replica-0",
+                    "state": "READY",
+                    "generation": 2,
+                    "base_url": "http://127.0.0.1:9",
+                },
+                {"engine": "m/replica-1", "state": "FAILED", "generation": 1, "base_url": None},
+            ]
+        }
+    },
+}
+
+
+def test_leases_replicas_batches_and_the_failure_are_shown():
+    console = Console(file=io.StringIO(), width=120, color_system=None)
+    show_status(console, ANSWER)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    for part in (
+        "run failed in batch 1: judge: no verdict",
+        "judge  ACTIVE  m/replica-0  READY   2           http://127.0.0.1:9",
+        "m/replica-1  FAILED  1",
+        "batch 0  COMMITTED",
+    ):
+        assert part in shown, shown
+
+
+def test_a_job_that_is_not_running_is_an_error_for_status_and_none_for_down(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    asked = CliRunner().invoke(status, ["demo"])
+    assert isinstance(asked.exception, JobError)
+    stopped = CliRunner().invoke(down, ["demo"])
+    assert stopped.exit_code == 0
+    assert "demo is not running" in stopped.output
