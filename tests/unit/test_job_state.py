@@ -13,7 +13,15 @@ import pytest
 from rolecall.errors import JobError
 from rolecall.job.find import find_job, is_alive, job_name
 from rolecall.job.guardian import Charge, Guardian
-from rolecall.job.paths import RUN_DIR_VARIABLE, JobState, known_jobs, read_state, state_path, write_state
+from rolecall.job.paths import (
+    RUN_DIR_VARIABLE,
+    JobState,
+    known_jobs,
+    make_run_dir,
+    read_state,
+    state_path,
+    write_state,
+)
 from rolecall.job.sweep import end_processes, job_processes, remove_files
 
 
@@ -136,3 +144,9 @@ def test_a_dismissed_guardian_is_gone(tmp_path: Path):
     guardian.dismiss()
     guardian.dismiss()
     assert not (tmp_path / "run").exists()
+
+
+def test_a_temporary_folder_too_deep_for_rays_sockets_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tempfile.tempdir", "/tmp/" + "x" * 40)
+    with pytest.raises(JobError, match="TMPDIR"):
+        make_run_dir()

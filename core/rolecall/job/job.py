@@ -75,7 +75,7 @@ async def running_job(
             f"`rolecall down {name}`, or give this one another name"
         )
     async with AsyncExitStack() as undo:
-        run_dir = make_run_dir(name)
+        run_dir = make_run_dir()
         charge = Charge(job=name, run_dir=str(run_dir))
         guardian = Guardian(charge)
         undo.push_async_callback(asyncio.to_thread, guardian.dismiss)

@@ -22,6 +22,9 @@ from rolecall.errors import JobError
 RUN_DIR_VARIABLE = "ROLECALL_RUN_DIR"
 """Set in the environment of every process of a job, so that none can be overlooked."""
 
+MAX_TEMP_PATH = 30
+"""107 bytes of a socket's path, less ``/rc-12345678`` and what Ray appends to it with long pids."""
+
 
 @frozen(kw_only=True)
 class JobState:
@@ -43,9 +46,19 @@ class JobState:
     log: str | None = None
 
 
-def make_run_dir(job: str) -> Path:
-    """Make a fresh run folder. The path is short: Ray puts sockets in it, limited to 107 bytes."""
-    return Path(tempfile.mkdtemp(prefix=f"rc-{job[:16]}-"))
+def make_run_dir() -> Path:
+    """Make a fresh run folder.
+
+    Raises:
+        JobError: the folder for temporary files is so deep that Ray's sockets would not fit.
+    """
+    parent = tempfile.gettempdir()
+    if len(parent) > MAX_TEMP_PATH:
+        raise JobError(
+            f"the folder for temporary files, {parent}, has {len(parent)} characters; Ray puts sockets below it "
+            f"whose paths may have 107, which leaves {MAX_TEMP_PATH}. Set TMPDIR to a shorter one"
+        )
+    return Path(tempfile.mkdtemp(prefix="rc-", dir=parent))
 
 
 def state_path(job: str) -> Path:
