@@ -55,8 +55,8 @@ def make_run_dir() -> Path:
     parent = tempfile.gettempdir()
     if len(parent) > MAX_TEMP_PATH:
         raise JobError(
-            f"the folder for temporary files, {parent}, has {len(parent)} characters; Ray puts sockets below it "
-            f"whose paths may have 107, which leaves {MAX_TEMP_PATH}. Set TMPDIR to a shorter one"
+            f"the folder for temporary files, {parent}, has {len(parent)} characters; Ray puts sockets "
+            f"below it whose paths may have 107, which leaves {MAX_TEMP_PATH}. Set TMPDIR to a shorter one"
         )
     return Path(tempfile.mkdtemp(prefix="rc-", dir=parent))
 
