@@ -83,5 +83,9 @@ def test_a_job_that_selects_it_runs_and_commits(installation: Any, job_file: Pat
     installation.run("rolecall", "run", str(job_file))
     log = job_file.parent.parent / ".rolecall" / "quickstart-events.jsonl"
     events = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    ends = [event["fields"]["to"] for event in events if event["kind"] == "batch.state"]
-    assert ends.count("COMMITTED") == SMALL["batches"]
+    states = [event["to"] for event in events if event["kind"] == "batch.state"]
+    assert states == ["PENDING", "COMMITTED"]
+    batch = job_file.parent / "batches" / "quickstart" / "train_0.jsonl"
+    rewards = [json.loads(line)["reward"] for line in batch.read_text(encoding="utf-8").splitlines()]
+    assert rewards
+    assert {reward["format"] for reward in rewards} <= {0.25, -0.25}
