@@ -68,7 +68,7 @@ def ray_session(config: JobConfig, plan: PlacementPlan, run_dir: Path) -> Genera
                     log_to_driver=False,
                     logging_level=logging.ERROR,
                 )
-        except Exception as error:  # noqa: BLE001  Ray's own start raises bare exceptions too
+        except Exception as error:  # Ray's own start raises bare exceptions, too
             raise JobError(
                 f"cluster.address = {config.cluster.address!r}: Ray could not be "
                 f"{'started' if local else 'joined'}: {error}"
