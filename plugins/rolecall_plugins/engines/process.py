@@ -76,7 +76,9 @@ class EngineProcess:
         """
         if self._child is None:
             return False
-        self._child.poll()  # reaps the leader
+        if self._child.poll() is None:
+            # Not reaped: it runs, or it shows as a zombie while its last threads still hold memory.
+            return True
         try:
             os.killpg(self._child.pid, 0)
         except ProcessLookupError:
