@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rolecall.placement.plan import PlacementPlan
 
 SAMPLES_SHOWN = 8
-REFRESHES_PER_S = 8
+REFRESHES_PER_S = 4
 
 
 @click.command()
