@@ -16,14 +16,10 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from rolecall.config.loader import load_config
-from rolecall.config.resolve import resolve_job
 from rolecall.errors import ConfigError, PlacementRefused, Refusal
-from rolecall.placement.plan import PlacementPlan
-from rolecall.placement.preflight import plan_job
+from rolecall.job.prepare import prepare_job
 from rolecall.placement.render import PLAN_SCHEMA_VERSION, plan_to_json, render_map
 from rolecall.placement.wording import counted
-from rolecall.plugins.host import PluginHost
 
 JOB_FILE_IS_WRONG = 2
 
@@ -39,7 +35,7 @@ def plan(ctx: click.Context, file: Path, as_json: bool) -> None:
     placed; everything that is wrong is listed.
     """
     try:
-        placement = _plan_file(file)
+        _, placement = prepare_job(file)
     except (ConfigError, PlacementRefused) as error:
         if as_json:
             click.echo(json.dumps(_problem_to_json(error), indent=2))
@@ -50,11 +46,6 @@ def plan(ctx: click.Context, file: Path, as_json: bool) -> None:
         click.echo(json.dumps(plan_to_json(placement), indent=2))
     else:
         Console(highlight=False).print(render_map(placement))
-
-
-def _plan_file(file: Path) -> PlacementPlan:
-    config = load_config(file)
-    return plan_job(resolve_job(config, file, PluginHost.from_environment()))
 
 
 def _problem_to_json(error: ConfigError | PlacementRefused) -> dict[str, Any]:

@@ -12,14 +12,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from attrs import frozen
 from ray.exceptions import RayError
 
 from rolecall.cluster.ray_cluster import create_pools, probe_pools, remove_pools
 from rolecall.config.resolve import ResolvedJob
-from rolecall.discovery.registry_actor import RayRegistry, create_registry
+from rolecall.discovery.registry_actor import create_registry
 from rolecall.engines.results import LifecycleResult
 from rolecall.engines.role_service import create_role_service
 from rolecall.errors import JobError
@@ -36,8 +36,6 @@ from rolecall.placement.plan import PlacementPlan
 Say = Callable[[str], None]
 """Told what is being done, one short line a step."""
 
-T = TypeVar("T")
-
 BRING_UP_TOKEN = FencingToken(0)
 """Lower than every token the coordinator grants: for commands given before it exists."""
 
@@ -50,7 +48,6 @@ class Parts:
     """What was started. ``hub`` and ``services`` are Ray actor handles."""
 
     hub: Any
-    registry: RayRegistry
     services: Mapping[RoleName, Any]
     coordinator: RayCoordinator
     gateways: Gateways
@@ -113,7 +110,7 @@ async def bring_up(
     if session.joined_address is not None:
         # A private Ray takes its Serve with it.
         undo.push_async_callback(asyncio.to_thread, remove_gateways, gateways)
-    return Parts(hub=hub, registry=registry, services=services, coordinator=coordinator, gateways=gateways)
+    return Parts(hub=hub, services=services, coordinator=coordinator, gateways=gateways)
 
 
 async def _start_roles(
