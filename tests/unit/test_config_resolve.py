@@ -84,8 +84,12 @@ PLUGINS = {
                 api_version = 1
                 options = Options
                 resource = None
-                capabilities = frozenset()
-                memory_tags = frozenset()
+                def features(self, options, *, static):
+                    from rolecall.api import EngineFeatures
+                    problems = ("nobody can vouch for its weights",) if options.level == 99 else ()
+                    return EngineFeatures(
+                        capabilities=frozenset(), memory_tags=frozenset(), problems=problems
+                    )
                 def environment(self, launch): return {}
                 def create(self, launch): ...
         """
@@ -307,6 +311,11 @@ def test_resolving_imports_neither_ray_nor_an_engine():
 
 
 # --- what is refused --------------------------------------------------------------------
+
+
+def test_an_engine_that_may_not_be_started(host, job_file):
+    (found,) = problems(job_file(GOOD.replace("level = 7", "level = 99")), host)
+    assert found.endswith("engine_options: nobody can vouch for its weights")
 
 
 def test_every_problem_at_once(host, job_file):

@@ -15,10 +15,10 @@ from rolecall.errors import CanaryMismatchError, EngineError, ReleaseNotProvedEr
 from rolecall.ids import EngineId, ModelId, RoleName
 from rolecall.interfaces.engine_backend import EngineLaunch, MemoryReport, MemoryTag
 from rolecall.interfaces.role import WeightSource
-from rolecall.testing.fake_engine import CANARY, UNIFORM, FakeBackend, FakeEngine, FakeOptions, Script
+from rolecall.testing.fake_engine import CANARY, FAKE_TAGS, UNIFORM, FakeEngine, FakeOptions, Script
 from rolecall.testing.virtual_time import run_virtual
 
-TAGS = FakeBackend.memory_tags
+TAGS = FAKE_TAGS
 LIMITS = HandoverLimits()
 
 

@@ -25,7 +25,7 @@ from rolecall.errors import (
 from rolecall.ids import FencingToken, ModelId, RoleName
 from rolecall.interfaces.engine_backend import MemoryTag
 from rolecall.interfaces.role import WeightSource
-from rolecall.testing.fake_engine import FakeBackend, FakeOptions, Script
+from rolecall.testing.fake_engine import FAKE_TAGS, FakeBackend, FakeOptions, Script
 from rolecall.testing.fake_workers import fake_slot
 from rolecall.testing.virtual_time import run_virtual
 
@@ -36,7 +36,11 @@ class Rig:
     def __init__(self, log_dir: Path, script: Script, source: WeightSource) -> None:
         self.backend = FakeBackend(script)
         self.log_dir = log_dir
-        prepared = Prepared(backend=self.backend, options=FakeOptions(), model_path=Path("/model"))
+        options = FakeOptions()
+        features = self.backend.features(options, static=source is WeightSource.STATIC)
+        prepared = Prepared(
+            backend=self.backend, options=options, features=features, model_path=Path("/model")
+        )
 
         async def prepare() -> Prepared:
             return prepared
@@ -85,7 +89,7 @@ def test_a_start_says_where_the_engine_is_and_gives_it_what_the_slot_has(run: An
         started = await rig.start()
         launch = rig.backend.engine.launch
         assert started.base_url == rig.backend.engine.base_url
-        assert started.memory.resident_tags == FakeBackend.memory_tags
+        assert started.memory.resident_tags == FAKE_TAGS
         assert launch.device_ids == ("0",)
         assert launch.log_path == tmp_path / "judge-m-replica-0-1.log"
         assert 20_000 <= launch.port < 24_000

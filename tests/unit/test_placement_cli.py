@@ -18,7 +18,7 @@ COMMON = """
 from __future__ import annotations
 from typing import Any
 from attrs import frozen
-from rolecall.api import Capability, WeightSource, hookimpl
+from rolecall.api import Capability, EngineFeatures, WeightSource, hookimpl
 
 @frozen(kw_only=True)
 class Nothing:
@@ -53,15 +53,17 @@ PLUGINS = {
     ("engine_backends", "sleeper", "engine_backend"): """
         name = "sleeper"
         resource = "slot"
-        capabilities = frozenset({Capability.SLEEP})
-        memory_tags = frozenset()
+        def features(self, options, *, static):
+            return EngineFeatures(capabilities=frozenset({Capability.SLEEP}), memory_tags=frozenset())
         environment = create = Stub.nothing
         """,
     ("engine_backends", "sleepless", "engine_backend"): """
         name = "sleepless"
         resource = None
-        capabilities = frozenset()
-        memory_tags = frozenset()
+        def features(self, options, *, static):
+            return EngineFeatures(
+                capabilities=frozenset(), memory_tags=frozenset(), no_sleep_because="it never rests"
+            )
         environment = create = Stub.nothing
         """,
     ("reward_adapters", "early", "reward_adapter"): """

@@ -26,13 +26,21 @@ from rolecall.events.event import Event
 from rolecall.ids import BatchId, EngineId, ModelId, RoleName, engine_id
 from rolecall.interfaces.batch_sink import BatchSink, Row, SinkContext
 from rolecall.interfaces.engine_backend import (
+    UPDATE_CAPABILITY,
     Capability,
+    Disaggregation,
     Engine,
     EngineBackend,
+    EngineFeatures,
     EngineHealth,
     EngineLaunch,
+    FromDisk,
+    FromGroup,
+    FromTensors,
     MemoryReport,
     MemoryTag,
+    WeightsGroup,
+    WeightUpdate,
 )
 from rolecall.interfaces.native_payload import check_native_payload
 from rolecall.interfaces.observer import Observer
@@ -67,21 +75,27 @@ from rolecall.routing.rendezvous import rendezvous
 
 __all__ = [
     "ROLECALL_API",
+    "UPDATE_CAPABILITY",
     "BatchId",
     "BatchSink",
     "Candidate",
     "Capability",
     "CapabilityError",
     "DeadlineError",
+    "Disaggregation",
     "Endpoint",
     "Engine",
     "EngineBackend",
     "EngineError",
+    "EngineFeatures",
     "EngineHealth",
     "EngineId",
     "EngineLaunch",
     "EngineStartError",
     "Event",
+    "FromDisk",
+    "FromGroup",
+    "FromTensors",
     "Generate",
     "GenerationContext",
     "MemoryReport",
@@ -126,6 +140,8 @@ __all__ = [
     "UpstreamError",
     "UpstreamStatusError",
     "WeightSource",
+    "WeightUpdate",
+    "WeightsGroup",
     "check_native_payload",
     "engine_id",
     "gather_bounded",

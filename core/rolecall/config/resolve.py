@@ -194,11 +194,14 @@ class _Resolution:
         weight_source = self.weight_source(config, role_class, (*path, "weight_source"))
         if backend is None or options is None or weight_source is None:
             return None
+        features = backend.features(options, static=weight_source is WeightSource.STATIC)
+        self.add(Fault(path=(*path, "engine_options"), message=problem) for problem in features.problems)
         return ResolvedModel(
             model=ModelId(name),
             config=config,
             backend=backend,
             options=options,
+            features=features,
             weight_source=weight_source,
             served_model_name=config.served_model_name or config.source,
         )

@@ -14,7 +14,7 @@ from attrs import frozen
 
 from rolecall.config.specs import JobConfig, ModelConfig, RoleConfig
 from rolecall.ids import ModelId, RoleName
-from rolecall.interfaces.engine_backend import EngineBackend
+from rolecall.interfaces.engine_backend import EngineBackend, EngineFeatures
 from rolecall.interfaces.observer import Observer
 from rolecall.interfaces.placement_mode import PlacementMode
 from rolecall.interfaces.role import NamedReward, Role, WeightSource
@@ -27,6 +27,7 @@ class ResolvedModel:
 
     Attributes:
         options: instance of the backend's ``options`` class.
+        features: what engines with these options can do.
         weight_source: allowed by the role.
         served_model_name: the backend's name for the model.
     """
@@ -35,6 +36,7 @@ class ResolvedModel:
     config: ModelConfig
     backend: EngineBackend
     options: Any
+    features: EngineFeatures
     weight_source: WeightSource
     served_model_name: str
 

@@ -59,6 +59,7 @@ from rolecall.interfaces.engine_backend import (
     Capability,
     Engine,
     EngineBackend,
+    EngineFeatures,
     EngineLaunch,
     MemoryReport,
 )
@@ -111,6 +112,7 @@ class Prepared:
 
     backend: EngineBackend
     options: Any
+    features: EngineFeatures
     model_path: Path
 
 
@@ -194,7 +196,7 @@ class EngineHost:
             notes.append(found.detail)
             if self._condition is Condition.ASLEEP and self._prepared is not None:
                 memory = await limit.bound(engine.memory(), "memory report")
-                if resident := memory.resident_tags & self._prepared.backend.memory_tags:
+                if resident := memory.resident_tags & self._prepared.features.memory_tags:
                     # Somebody else woke it: it may be in the way of whoever has the devices now.
                     alive = False
                     notes.append(f"should be asleep, but holds {', '.join(sorted(resident))}")
@@ -270,7 +272,7 @@ class EngineHost:
     ) -> None:
         """Hold a fresh engine to the same proofs as one that woke."""
         memory = await deadline.bound(engine.memory(), "memory report after the start")
-        require_resident(memory, prepared.backend.memory_tags)
+        require_resident(memory, prepared.features.memory_tags)
         if self._setup.weight_source is WeightSource.STATIC:
             canary = await deadline.bound(engine.canary(), "canary after the start")
             check_not_uniform(canary, self._setup.limits, "after the start")
@@ -288,7 +290,7 @@ class EngineHost:
 
     async def _sleep(self, grace_s: float, deadline: Deadline) -> SleepProof:
         engine, prepared = self._require_engine(Condition.AWAKE, Condition.ASLEEP, doing="sleep")
-        if Capability.SLEEP not in prepared.backend.capabilities:
+        if Capability.SLEEP not in prepared.features.capabilities:
             raise CapabilityError(
                 f"{self._name}: engine backend {prepared.backend.name!r} can't put engines to sleep"
             )
@@ -299,7 +301,7 @@ class EngineHost:
             "sleep",
             put_to_sleep(
                 engine,
-                prepared.backend.memory_tags,
+                prepared.features.memory_tags,
                 deadline.leaving(_EXIT_LAG_S),
                 weight_source=self._setup.weight_source,
                 grace_s=grace_s,
@@ -314,7 +316,7 @@ class EngineHost:
         self, engine: Engine, prepared: Prepared, proof: SleepProof, deadline: Deadline
     ) -> SleepProof:
         now = await deadline.bound(engine.memory(), "memory report of a sleeping engine")
-        if resident := now.resident_tags & prepared.backend.memory_tags:
+        if resident := now.resident_tags & prepared.features.memory_tags:
             raise ReleaseNotProvedError(
                 f"{self._name} should be asleep, but holds {', '.join(sorted(resident))}"
             )
@@ -324,7 +326,7 @@ class EngineHost:
         engine, prepared = self._require_engine(Condition.ASLEEP, Condition.AWAKE, doing="wake")
         if self._condition is Condition.AWAKE:
             memory = await deadline.bound(engine.memory(), "memory report")
-            require_resident(memory, prepared.backend.memory_tags)
+            require_resident(memory, prepared.features.memory_tags)
             return memory
         asleep = (
             self._proof.identity if self._proof is not None else Identity(canary=None, weight_version=None)
@@ -334,7 +336,7 @@ class EngineHost:
             "wake",
             wake(
                 engine,
-                prepared.backend.memory_tags,
+                prepared.features.memory_tags,
                 deadline.leaving(_EXIT_LAG_S),
                 weight_source=self._setup.weight_source,
                 expected=evolve(asleep, weight_version=weight_version or asleep.weight_version),

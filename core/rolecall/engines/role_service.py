@@ -242,7 +242,7 @@ class RoleService:
             served_model_name=model.served_model_name,
             weight_source=model.weight_source,
             weight_version=None if static else FIRST_WEIGHT_VERSION,
-            can_sleep=Capability.SLEEP in model.backend.capabilities,
+            can_sleep=Capability.SLEEP in model.features.capabilities,
             shared=shared,
         )
 

@@ -172,7 +172,7 @@ def _prepare(order: WorkerOrder) -> Prepared:
     role = resolve_role(order.config, order.file, setup.role, PluginHost.from_environment())
     model = role.models[setup.model]
     path = fetch_model(model.config.source, base_dir=order.file.parent)
-    return Prepared(backend=model.backend, options=model.options, model_path=path)
+    return Prepared(backend=model.backend, options=model.options, features=model.features, model_path=path)
 
 
 def _within(timeout_s: float) -> Deadline:

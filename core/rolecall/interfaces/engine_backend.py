@@ -12,7 +12,7 @@ ones (``health``, ``running_requests``, ``memory``, ``exit_code``). Failures rai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -31,18 +31,51 @@ class MemoryTag(StrEnum):
 
 
 class Capability(StrEnum):
-    """What a backend can do beyond serving."""
+    """What a backend's engines can do beyond serving, under given options."""
 
     SLEEP = "sleep"
     UPDATE_FROM_DISK = "update_from_disk"
+    UPDATE_FROM_TENSORS = "update_from_tensors"
+    UPDATE_FROM_GROUP = "update_from_group"
+    SEVERAL_NODES = "several_nodes"
+    DISAGGREGATION = "disaggregation"
+
+
+@frozen(kw_only=True)
+class EngineFeatures:
+    """What engines with certain options can do; see :meth:`EngineBackend.features`.
+
+    memory_tags: tags that its engines keep apart.
+    no_sleep_because: why SLEEP is missing, and what to set instead; for the refusal.
+    problems: why such an engine may not be started at all, e.g. weights that nobody can vouch for.
+    """
+
+    capabilities: frozenset[Capability]
+    memory_tags: frozenset[MemoryTag]
+    no_sleep_because: str = ""
+    problems: tuple[str, ...] = ()
+
+
+class Disaggregation(StrEnum):
+    """Half of a request that an engine of a prefill/decode pair does."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
 
 
 @frozen(kw_only=True)
 class EngineLaunch:
-    """Everything a backend needs to start one engine.
+    """Everything a backend needs to start one engine process.
 
     host, port: where the engine must listen; the port is reserved for it on this node.
+    collectives_port: reserved on this node for the collectives' own rendezvous (NCCL, Gloo).
     device_ids: devices of this worker as bound, physical ids as text.
+    tensor_parallel, pipeline_parallel: how the replica's devices, on all of its nodes, are used.
+    nodes, node_rank: nodes of the replica, and which of them this is. Rank 0 is the *head*, which
+        answers requests; the others are *followers*.
+    rendezvous: ``host:port`` on the head's node where the processes of all nodes meet; None for
+        a replica on one node.
+    disaggregation, bootstrap_port: for an engine of a prefill/decode pair.
     weight_version: the version the engine must report at first; None for static models.
     log_path: file that takes the engine's standard output and error.
     options: instance of the backend's ``options`` class.
@@ -59,6 +92,82 @@ class EngineLaunch:
     weight_version: str | None
     log_path: Path
     options: Any
+    collectives_port: int | None = None
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    nodes: int = 1
+    node_rank: int = 0
+    rendezvous: str | None = None
+    disaggregation: Disaggregation | None = None
+    bootstrap_port: int | None = None
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the model's weights never change."""
+        return self.weight_version is None
+
+    @property
+    def is_head(self) -> bool:
+        return self.node_rank == 0
+
+
+@frozen(kw_only=True)
+class FromDisk:
+    """New weights from a checkpoint folder or file that the engine's nodes can read."""
+
+    path: Path
+
+
+@frozen(kw_only=True)
+class FromTensors:
+    """New weights by value or by device handle.
+
+    serialized: one text for each tensor-parallel rank, as the engine's own serializer makes it.
+    load_format: how the engine shall read them, in its own terms; None for its default.
+    """
+
+    serialized: Sequence[str]
+    load_format: str | None = None
+
+
+@frozen(kw_only=True)
+class FromGroup:
+    """New weights broadcast by the trainer, rank 0 of a group that the engine has joined.
+
+    names, dtypes, shapes: one entry a tensor, in the order of the broadcasts.
+    """
+
+    group: str
+    names: Sequence[str]
+    dtypes: Sequence[str]
+    shapes: Sequence[Sequence[int]]
+
+
+WeightUpdate = FromDisk | FromTensors | FromGroup
+
+UPDATE_CAPABILITY: Mapping[type[Any], Capability] = {
+    FromDisk: Capability.UPDATE_FROM_DISK,
+    FromTensors: Capability.UPDATE_FROM_TENSORS,
+    FromGroup: Capability.UPDATE_FROM_GROUP,
+}
+"""What a backend must be able to do for each kind of update."""
+
+
+@frozen(kw_only=True)
+class WeightsGroup:
+    """A group of processes that weights are broadcast in; see :class:`FromGroup`.
+
+    master: ``host:port`` of rank 0, the trainer.
+    rank_offset: rank of this engine's first device; the others follow.
+    world_size: ranks of the whole group.
+    transport: collective library, ``nccl`` on GPUs or ``gloo``.
+    """
+
+    name: str
+    master: str
+    rank_offset: int
+    world_size: int
+    transport: str
 
 
 @frozen(kw_only=True)
@@ -81,7 +190,8 @@ class Engine(Protocol):
     """One engine process.
 
     ``base_url`` is where requests go; it is fixed at construction and valid once ``start``
-    has returned.
+    has returned. On a follower only ``start``, ``pid``, ``exit_code``, ``health`` without
+    ``generate``, ``memory`` and ``stop`` are called; the head speaks for the others' requests.
     """
 
     base_url: str
@@ -148,8 +258,23 @@ class Engine(Protocol):
         """The version the engine itself reports; None if it reports none."""
         ...
 
-    async def update_weights_from_disk(self, path: Path, version: str) -> None:
-        """Load other weights of the same shape; afterwards ``weight_version`` is ``version``."""
+    async def update_weights(self, update: WeightUpdate, version: str) -> None:
+        """Load other weights of the same shape; afterwards ``weight_version`` is ``version``.
+
+        Called while nothing runs; whether the engine is paused is the caller's business.
+
+        Raises:
+            CapabilityError: it has no such way; see ``UPDATE_CAPABILITY``.
+            EngineError: refused or failed; what weights it has now is not known.
+        """
+        ...
+
+    async def join_weights_group(self, group: WeightsGroup) -> None:
+        """Join a group for later updates :class:`FromGroup`; returns when all ranks have joined."""
+        ...
+
+    async def leave_weights_group(self, name: str) -> None:
+        """Leave the group. Leaving one that was never joined does nothing."""
         ...
 
     async def stop(self, timeout_s: float) -> None:
@@ -167,15 +292,19 @@ class EngineBackend(Protocol):
     Attributes:
         options: attrs class of the backend's table in the job file.
         resource: Ray resource that one device of this backend is, None if any will do.
-        memory_tags: tags that its engines keep apart.
     """
 
     name: ClassVar[str]
     api_version: ClassVar[int]
     options: ClassVar[type[Any]]
     resource: ClassVar[str | None]
-    capabilities: ClassVar[frozenset[Capability]]
-    memory_tags: ClassVar[frozenset[MemoryTag]]
+
+    def features(self, options: Any, *, static: bool) -> EngineFeatures:
+        """What engines with these options can do; ``static`` ones never change their weights.
+
+        Pure and quick: called while a job is planned, on a machine that may lack the engine.
+        """
+        ...
 
     def environment(self, launch: EngineLaunch) -> Mapping[str, str]:
         """Extra environment variables of the engine process."""

@@ -32,6 +32,7 @@ class EngineFacts:
     backend: str
     resource: str | None
     can_sleep: bool
+    no_sleep_because: str = ""
 
 
 @frozen(kw_only=True)
@@ -79,7 +80,8 @@ def job_facts(job: ResolvedJob) -> JobFacts:
                 model=model.model,
                 backend=model.backend.name,
                 resource=model.backend.resource,
-                can_sleep=Capability.SLEEP in model.backend.capabilities,
+                can_sleep=Capability.SLEEP in model.features.capabilities,
+                no_sleep_because=model.features.no_sleep_because,
             )
             for role in job.roles.values()
             for model in role.models.values()

@@ -68,11 +68,12 @@ def refuse_sleepless(plan: PlacementPlan, occupancy: Occupancy, facts: JobFacts)
         others = shared_with.get((engine.role, engine.model))
         if engine.can_sleep or others is None:
             continue
+        because = f": {engine.no_sleep_because}" if engine.no_sleep_because else ""
         yield Refusal(
             code="engine-cannot-sleep",
             key=f"{model_key(engine.role, engine.model)}.engine",
             message=f'mode "{plan.mode}" lets the model share devices with {_roles(others)}, but engine'
-            f' "{engine.backend}" can\'t release its memory and get the weights back (capability "sleep")',
+            f' "{engine.backend}" can\'t release its memory and get the weights back{because}',
             fix="choose an engine that can sleep, or a mode that gives the model devices of its own",
         )
 

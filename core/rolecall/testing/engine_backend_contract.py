@@ -17,10 +17,18 @@ from pathlib import Path
 from typing import ClassVar
 
 import psutil
+import pytest
 from attrs import evolve, fields, has
 
 from rolecall.errors import EngineStartError
-from rolecall.interfaces.engine_backend import Capability, Engine, EngineBackend, EngineLaunch, MemoryTag
+from rolecall.interfaces.engine_backend import (
+    UPDATE_CAPABILITY,
+    Capability,
+    Engine,
+    EngineBackend,
+    EngineLaunch,
+    MemoryTag,
+)
 from rolecall.plugins.hookspecs import ROLECALL_API
 
 
@@ -60,10 +68,21 @@ class EngineBackendContract:
         for attribute in fields(backend.options):
             assert attribute.kw_only, f"option {attribute.name} can be given by position"
         assert backend.resource is None or backend.resource
-        assert backend.capabilities <= frozenset(Capability)
-        assert backend.memory_tags <= frozenset(MemoryTag)
-        if Capability.SLEEP in backend.capabilities:
-            assert backend.memory_tags, "sleeping without a memory tag frees nothing"
+
+    def test_features_are_consistent(self, tmp_path: Path) -> None:
+        options = self.make_launch(tmp_path).options
+        for static in (True, False):
+            features = self.make_backend().features(options, static=static)
+            assert features == self.make_backend().features(options, static=static), "pure"
+            assert features.capabilities <= frozenset(Capability)
+            assert features.memory_tags <= frozenset(MemoryTag)
+            if Capability.SLEEP in features.capabilities:
+                assert features.memory_tags, "sleeping without a memory tag frees nothing"
+            else:
+                assert features.no_sleep_because, "a refusal has to say why"
+            if static:
+                updates = frozenset(UPDATE_CAPABILITY.values())
+                assert not features.capabilities & updates, "static weights never change"
 
     def test_creating_starts_nothing(self, tmp_path: Path) -> None:
         backend = self.make_backend()
@@ -93,7 +112,8 @@ class EngineBackendContract:
             assert await engine.running_requests() == 0
             assert await engine.weight_version() == "41"
             report = await engine.memory()
-            assert backend.memory_tags <= report.resident_tags, "it is awake after start"
+            tags = backend.features(launch.options, static=False).memory_tags
+            assert tags <= report.resident_tags, "it is awake after start"
             assert report.resident_bytes > 0
             _check_canary(await engine.canary())
         finally:
@@ -120,10 +140,11 @@ class EngineBackendContract:
             assert (await engine.health(generate=True, timeout_s=60)).alive
 
     async def test_sleeps_and_wakes_with_the_same_weights(self, tmp_path: Path) -> None:
-        backend = self.make_backend()
-        if Capability.SLEEP not in backend.capabilities:
-            return
-        tags = backend.memory_tags
+        launch = self.make_launch(tmp_path)
+        features = self.make_backend().features(launch.options, static=launch.is_static)
+        if Capability.SLEEP not in features.capabilities:
+            pytest.skip(f"no engine of this backend sleeps: {features.no_sleep_because}")
+        tags = features.memory_tags
         async with self._started(tmp_path) as engine:
             before = await engine.canary()
             assert _difference(before, await engine.canary()) <= self.canary_tolerance

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 from attrs import define, field, frozen
@@ -21,14 +20,18 @@ from rolecall.errors import EngineError, EngineStartError
 from rolecall.interfaces.engine_backend import (
     Capability,
     Engine,
+    EngineFeatures,
     EngineHealth,
     EngineLaunch,
     MemoryReport,
     MemoryTag,
+    WeightsGroup,
+    WeightUpdate,
 )
 
 CRASHED = -11
 
+FAKE_TAGS = frozenset({MemoryTag.WEIGHTS, MemoryTag.KV_CACHE})
 AWAKE_BYTES = {MemoryTag.WEIGHTS: 600 * 2**20, MemoryTag.KV_CACHE: 200 * 2**20}
 BASE_BYTES = 100 * 2**20
 CANARY = (-1.25, -0.5, -3.75, -2.0)
@@ -67,6 +70,7 @@ class Script:
     start_error: str | None = None
     start_takes_s: float = 0.0
     weight_version_after_wake: str | None = None
+    weight_version_after_update: str | None = None
     healthy: bool = True
     slow: dict[str, float] = field(factory=dict)
     broken: dict[str, Exception] = field(factory=dict)
@@ -110,7 +114,7 @@ class FakeEngine:
         if self.script.start_error is not None or self.script.start_takes_s > timeout_s:
             self.kill(1)
             raise EngineStartError(self.script.start_error or f"not ready within {timeout_s} s")
-        self._resident = FakeBackend.memory_tags
+        self._resident = FAKE_TAGS
 
     async def health(self, *, generate: bool, timeout_s: float) -> EngineHealth:
         del timeout_s  # the caller bounds the call
@@ -183,9 +187,15 @@ class FakeEngine:
         await self._call("weight_version")
         return self._version
 
-    async def update_weights_from_disk(self, path: Path, version: str) -> None:
-        await self._call(f"update_weights_from_disk {path}")
-        self._version = version
+    async def update_weights(self, update: WeightUpdate, version: str) -> None:
+        await self._call(f"update_weights {type(update).__name__} {version}")
+        self._version = self.script.weight_version_after_update or version
+
+    async def join_weights_group(self, group: WeightsGroup) -> None:
+        await self._call(f"join_weights_group {group.name}")
+
+    async def leave_weights_group(self, name: str) -> None:
+        await self._call(f"leave_weights_group {name}")
 
     async def stop(self, timeout_s: float) -> None:
         self.calls.append("stop")
@@ -195,7 +205,7 @@ class FakeEngine:
         self.kill(0)
 
     def _forward(self) -> None:
-        if self._resident < FakeBackend.memory_tags or self.paused:
+        if self._resident < FAKE_TAGS or self.paused:
             self.kill(CRASHED)
             raise EngineError("illegal access: a forward pass without all of its memory, or while paused")
 
@@ -228,8 +238,6 @@ class FakeBackend:
     api_version: ClassVar[int] = 1
     options: ClassVar[type[Any]] = FakeOptions
     resource: ClassVar[str | None] = None
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
-    memory_tags: ClassVar[frozenset[MemoryTag]] = frozenset({MemoryTag.WEIGHTS, MemoryTag.KV_CACHE})
 
     def __init__(self, script: Script | None = None) -> None:
         self.script = script or Script()
@@ -239,6 +247,10 @@ class FakeBackend:
     def engine(self) -> FakeEngine:
         """The newest engine."""
         return self.engines[-1]
+
+    def features(self, options: FakeOptions, *, static: bool) -> EngineFeatures:
+        del options, static
+        return EngineFeatures(capabilities=frozenset(Capability), memory_tags=FAKE_TAGS)
 
     def environment(self, launch: EngineLaunch) -> Mapping[str, str]:
         del launch

@@ -129,7 +129,14 @@ class FakeWorkers:
 
     def __call__(self, slot: WorkerSlot) -> FakeWorker:
         backend = FakeBackend()
-        prepared = Prepared(backend=backend, options=FakeOptions(), model_path=Path("/model"))
+        options = FakeOptions()
+        static = self._weight_source is WeightSource.STATIC
+        prepared = Prepared(
+            backend=backend,
+            options=options,
+            features=backend.features(options, static=static),
+            model_path=Path("/model"),
+        )
 
         async def prepare() -> Prepared:
             return prepared

@@ -15,13 +15,13 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from rolecall.api import EngineError, MemoryTag
-from rolecall_plugins.engines.embedded import EmbeddedBackend
+from rolecall.api import EngineError, FromDisk, MemoryTag
+from rolecall_plugins.engines.embedded import EmbeddedBackend, EmbeddedOptions
 from rolecall_plugins.engines.embedded.engine import EmbeddedEngine
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
 
-TAGS = EmbeddedBackend.memory_tags
+TAGS = EmbeddedBackend().features(EmbeddedOptions(), static=True).memory_tags
 WEIGHTS, CACHE = frozenset({MemoryTag.WEIGHTS}), frozenset({MemoryTag.KV_CACHE})
 MIB = 2**20
 
@@ -180,7 +180,7 @@ async def test_weights_from_disk_are_served_and_the_old_ones_come_back(
     tensors = hugging_face(reference, {"blk.20.ffn_down.weight": changed})
     save_checkpoint(checkpoint / "model.safetensors", tensors)
 
-    await engine.update_weights_from_disk(checkpoint, "1")
+    await engine.update_weights(FromDisk(path=checkpoint), "1")
     assert await engine.weight_version() == "1"
     after = await engine.canary()
     assert max(abs(a - b) for a, b in zip(before, after, strict=True)) > 0.05
@@ -220,7 +220,7 @@ async def test_weights_from_disk_are_served_and_the_old_ones_come_back(
     assert await engine.canary() == after, "sleep lost the updated weights"
     assert await engine.weight_version() == "1"
 
-    await engine.update_weights_from_disk(model_path, "0")
+    await engine.update_weights(FromDisk(path=model_path), "0")
     assert await engine.canary() == before
     assert await engine.weight_version() == "0"
 
@@ -241,7 +241,7 @@ async def test_a_bad_checkpoint_is_refused_and_the_old_weights_serve_on(
         ("absent", "one GGUF file is expected"),
     ):
         with pytest.raises(EngineError, match=said) as caught:
-            await engine.update_weights_from_disk(tmp_path / name, "7")
+            await engine.update_weights(FromDisk(path=tmp_path / name), "7")
         assert "HTTP 400" in str(caught.value)
     assert await engine.weight_version() == "0"
     assert await engine.canary() == before

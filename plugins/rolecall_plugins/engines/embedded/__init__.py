@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from attrs import field, frozen, validators
 
-from rolecall.api import ROLECALL_API, Capability, Engine, EngineLaunch, MemoryTag, hookimpl
+from rolecall.api import ROLECALL_API, Capability, Engine, EngineFeatures, EngineLaunch, MemoryTag, hookimpl
 
 _positive: Any = validators.gt(0)
 
@@ -43,8 +43,15 @@ class EmbeddedBackend:
     api_version: ClassVar[int] = ROLECALL_API
     options: ClassVar[type[Any]] = EmbeddedOptions
     resource: ClassVar[str | None] = None
-    capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.SLEEP, Capability.UPDATE_FROM_DISK})
-    memory_tags: ClassVar[frozenset[MemoryTag]] = frozenset({MemoryTag.WEIGHTS, MemoryTag.KV_CACHE})
+
+    def features(self, options: EmbeddedOptions, *, static: bool) -> EngineFeatures:
+        """Every engine sleeps, since it reads its weights again; versioned ones update from disk."""
+        del options
+        updates = frozenset[Capability]() if static else frozenset({Capability.UPDATE_FROM_DISK})
+        return EngineFeatures(
+            capabilities=updates | {Capability.SLEEP},
+            memory_tags=frozenset({MemoryTag.WEIGHTS, MemoryTag.KV_CACHE}),
+        )
 
     def environment(self, launch: EngineLaunch) -> Mapping[str, str]:
         """Threads for every numeric library that the process may load, and a frugal allocator.

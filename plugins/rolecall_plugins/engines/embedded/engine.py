@@ -8,16 +8,19 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from rolecall.api import (
+    CapabilityError,
     EngineError,
     EngineHealth,
     EngineLaunch,
     EngineStartError,
+    FromDisk,
     MemoryReport,
     MemoryTag,
+    WeightsGroup,
+    WeightUpdate,
 )
 from rolecall_plugins.engines.http_control import SglangControl
 from rolecall_plugins.engines.process import EngineProcess
@@ -132,8 +135,16 @@ class EmbeddedEngine:
         version: Any = (await self._control.model_info()).get("weight_version")
         return None if version is None else str(version)
 
-    async def update_weights_from_disk(self, path: Path, version: str) -> None:
-        await self._control.update_weights_from_disk(str(path), version)
+    async def update_weights(self, update: WeightUpdate, version: str) -> None:
+        if not isinstance(update, FromDisk):
+            raise CapabilityError(f"the embedded engine loads weights from disk, not {type(update).__name__}")
+        await self._control.update_weights_from_disk(str(update.path), version)
+
+    async def join_weights_group(self, group: WeightsGroup) -> None:
+        raise CapabilityError(f"the embedded engine joins no group of ranks ({group.name!r} was asked)")
+
+    async def leave_weights_group(self, name: str) -> None:
+        """Nothing to leave."""
 
     async def stop(self, timeout_s: float) -> None:
         await self._control.close()
