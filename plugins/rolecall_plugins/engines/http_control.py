@@ -7,7 +7,8 @@ become :class:`~rolecall.api.EngineError` with the call, the status and the engi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -97,11 +98,48 @@ class SglangControl:
 
     async def update_weights_from_disk(self, model_path: str, weight_version: str) -> None:
         """Load other weights of the same shape."""
-        payload = {"model_path": model_path, "weight_version": weight_version}
-        response = await self._call("POST", "/update_weights_from_disk", payload, _SLOW_S)
-        answer = _object("/update_weights_from_disk", response)
+        await self._update(
+            "/update_weights_from_disk", {"model_path": model_path, "weight_version": weight_version}
+        )
+
+    async def update_weights_from_tensors(
+        self,
+        serialized: Sequence[str],
+        *,
+        load_format: str | None = None,
+        weight_version: str | None = None,
+        flush_cache: bool = True,
+    ) -> None:
+        """Load weights from tensors that SGLang's own serializer wrote, one text a tensor-parallel rank."""
+        async with self._weights_session():
+            await self._update(
+                "/update_weights_from_tensor",
+                {
+                    "serialized_named_tensors": list(serialized),
+                    "load_format": load_format,
+                    "weight_version": weight_version,
+                    "flush_cache": flush_cache,
+                },
+            )
+
+    @asynccontextmanager
+    async def _weights_session(self) -> AsyncGenerator[None]:
+        """Frame an update as newer releases of SGLang demand; older ones know no such call."""
+        response = await self._send("POST", "/begin_weight_update", {}, _SLOW_S)
+        if response.status_code == 404:
+            yield
+            return
+        if not response.is_success:
+            raise EngineError(_refusal("POST", "/begin_weight_update", response))
+        try:
+            yield
+        finally:
+            await self._update("/end_weight_update", {})
+
+    async def _update(self, path: str, payload: Mapping[str, Any]) -> None:
+        answer = _object(path, await self._call("POST", path, payload, _SLOW_S))
         if answer.get("success") is not True:
-            raise EngineError(f"POST /update_weights_from_disk: refused: {answer.get('message')!r}")
+            raise EngineError(f"POST {path}: refused: {answer.get('message')!r}")
 
     async def _read_object(self, path: str) -> Mapping[str, Any]:
         return _object(path, await self._call("GET", path, None))
