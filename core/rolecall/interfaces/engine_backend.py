@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from attrs import frozen
+from attrs import field, frozen
 
 from rolecall.ids import EngineId, ModelId, RoleName
 
@@ -79,6 +79,9 @@ class EngineLaunch:
     weight_version: the version the engine must report at first; None for static models.
     log_path: file that takes the engine's standard output and error.
     options: instance of the backend's ``options`` class.
+    marks: environment variables that every process of the engine must carry, over all others of
+        the same name. By them its processes are found when their owner is dead, so a backend hands
+        them to the process that it starts, beside its own :meth:`EngineBackend.environment`.
     """
 
     engine_id: EngineId
@@ -100,6 +103,7 @@ class EngineLaunch:
     rendezvous: str | None = None
     disaggregation: Disaggregation | None = None
     bootstrap_port: int | None = None
+    marks: Mapping[str, str] = field(factory=dict)
 
     @property
     def is_static(self) -> bool:
