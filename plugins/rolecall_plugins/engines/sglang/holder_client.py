@@ -93,7 +93,8 @@ class WeightsHolder:
         answers = [_read(path, name) for path in sorted(self._directory.glob("*.json"))]
         if len(answers) != self._ranks_here:
             raise EngineError(
-                f"{name} of the weights: {len(answers)} of {self._ranks_here} ranks reported in {self._directory}"
+                f"{name} of the weights: of {self._ranks_here} ranks {len(answers)} reported in "
+                f"{self._directory}"
             )
         return Held(
             weights_bytes=sum(int(answer["weights_bytes"]) for answer in answers),
