@@ -71,6 +71,8 @@ from rolecall.placement.plan import (
     RoleDemand,
 )
 from rolecall.plugins.hookspecs import ROLECALL_API, hookimpl
+from rolecall.processes.bound_exec import die_with_parent
+from rolecall.processes.child_process import ChildProcess
 from rolecall.routing.rendezvous import rendezvous
 
 __all__ = [
@@ -81,6 +83,7 @@ __all__ = [
     "Candidate",
     "Capability",
     "CapabilityError",
+    "ChildProcess",
     "DeadlineError",
     "Disaggregation",
     "Endpoint",
@@ -143,6 +146,7 @@ __all__ = [
     "WeightUpdate",
     "WeightsGroup",
     "check_native_payload",
+    "die_with_parent",
     "engine_id",
     "gather_bounded",
     "hookimpl",

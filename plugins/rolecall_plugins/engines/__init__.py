@@ -1,6 +1,5 @@
-"""Engine backends, one subpackage each, and what any backend with a child process can share.
+"""Engine backends, one subpackage each, and what any backend can share.
 
-``process`` runs a child in a process group of its own, ``http_control`` speaks SGLang's control
-protocol. A backend imports ``rolecall.api`` only, and its module imports neither NumPy nor an
-inference runtime: those belong to the engine's own process.
+``http_control`` speaks SGLang's control protocol. A backend imports ``rolecall.api`` only, and its
+module imports neither NumPy nor an inference runtime: those belong to the engine's own process.
 """

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from rolecall_plugins.engines.bound_exec import die_with_parent
+from rolecall.api import die_with_parent
 
 from .gguf_file import GgufError, GgufFile, Tensor
 from .serving_file import close_writer, derive, model_file, open_writer

@@ -12,6 +12,7 @@ from typing import Any
 
 from rolecall.api import (
     CapabilityError,
+    ChildProcess,
     EngineError,
     EngineHealth,
     EngineLaunch,
@@ -23,7 +24,6 @@ from rolecall.api import (
     WeightUpdate,
 )
 from rolecall_plugins.engines.http_control import SglangControl
-from rolecall_plugins.engines.process import EngineProcess
 
 _POLL_S = 0.05
 _PROBE_S = 5.0
@@ -44,7 +44,7 @@ class EmbeddedEngine:
     def __init__(self, launch: EngineLaunch, environment: Mapping[str, str]) -> None:
         self.base_url = f"http://{launch.host}:{launch.port}"
         self._launch = launch
-        self._process = EngineProcess(_command(launch), environment=environment, log_path=launch.log_path)
+        self._process = ChildProcess(_command(launch), environment=environment, log_path=launch.log_path)
         self._control = SglangControl(self.base_url)
 
     async def start(self, timeout_s: float) -> None:

@@ -167,7 +167,7 @@ def vocabulary_size(file: GgufFile) -> int:
 
 def main() -> None:
     """Entry point of the converter process."""
-    from rolecall_plugins.engines.bound_exec import die_with_parent
+    from rolecall.api import die_with_parent
 
     parser = argparse.ArgumentParser(description="Write a serving file.")
     parser.add_argument("--parent-pid", type=int, required=True)

@@ -1,8 +1,9 @@
-"""One engine child process: its own group, bound to its parent's life, its output in a log file.
+"""One child process: its own group, bound to its parent's life, its output in a log file.
 
-Owns the child from ``start`` to a confirmed ``stop``. Knows nothing of HTTP or of models. The
-child is started in a new session, so that its whole group can be signalled, and through
-``bound_exec``, so that it dies when the thread that called ``start`` does.
+For plugins whose engines or routers are programs. Owns the child from ``start`` to a confirmed
+``stop``; knows nothing of HTTP or of models. The child is started in a new session, so that its
+whole group can be signalled, and through ``bound_exec``, so that it dies when the thread that
+called ``start`` does.
 """
 
 from __future__ import annotations
@@ -15,11 +16,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import psutil
-
-from rolecall.api import EngineError
-
-from . import bound_exec
+from rolecall.errors import EngineError
+from rolecall.processes import bound_exec
 
 _POLL_S = 0.02
 _TAIL_BYTES = 8192
@@ -28,7 +26,7 @@ _TERMINATE_SHARE = 0.5
 """Part of a stop's time-out given to SIGTERM before SIGKILL."""
 
 
-class EngineProcess:
+class ChildProcess:
     """A child process that is started once and stopped with proof."""
 
     def __init__(self, command: Sequence[str], *, environment: Mapping[str, str], log_path: Path) -> None:
@@ -49,7 +47,7 @@ class EngineProcess:
             EngineError: it was started before, or the program or log file can't be opened.
         """
         if self._child is not None:
-            raise EngineError(f"the engine process was started before, as pid {self._child.pid}")
+            raise EngineError(f"the process was started before, as pid {self._child.pid}")
         bound = [sys.executable, "-I", "-S", bound_exec.__file__, str(os.getpid()), *self._command]
         try:
             self._log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +81,7 @@ class EngineProcess:
             os.killpg(self._child.pid, 0)
         except ProcessLookupError:
             return False
-        return any(_lives_in(process, self._child.pid) for process in psutil.process_iter())
+        return _has_members(self._child.pid)
 
     async def stop(self, timeout_s: float) -> None:
         """SIGTERM the group, then SIGKILL it, and return when nothing of it is left.
@@ -134,8 +132,14 @@ class EngineProcess:
         return True
 
 
-def _lives_in(process: psutil.Process, group: int) -> bool:
-    try:
-        return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
-    except (ProcessLookupError, psutil.NoSuchProcess):
-        return False  # it ended while it was looked at
+def _has_members(group: int) -> bool:
+    # Plugins see this module while a job is planned, which must be quick and ends no process.
+    import psutil
+
+    for process in psutil.process_iter():
+        try:
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                return True
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            continue  # it ended while it was looked at
+    return False

@@ -6,8 +6,8 @@ Asks the kernel to kill this process when its parent dies, then becomes the comm
 survives ``execve``). The parent may have died before the request was made; the parent id given on
 the command line settles that race. Only the standard library: it is run by path, without ``site``.
 
-Linux sends the signal when the *thread* that forked ends, so start engines from a thread that
-lives as long as they should: a worker's event loop, never a pool thread.
+Linux sends the signal when the *thread* that forked ends, so start children from a thread that
+lives as long as they should: an actor's event loop, never a pool thread.
 """
 
 from __future__ import annotations
