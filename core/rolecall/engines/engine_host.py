@@ -11,6 +11,8 @@ Invariants:
 * After a hand-over that failed, the engine's condition is unknown: sleep and wake are refused,
   only stop is left. So nothing is ever released or resumed twice.
 * Generation is never asked of an engine that isn't known to be awake.
+* Its door, where it has one, is open only while the engine is known to be awake, verified, and not
+  handed over: it opens after the proofs, closes before anything else, and is cut before a stop.
 * The engine is forgotten only when no process of its group is left.
 """
 
@@ -26,6 +28,7 @@ from typing import Any, TypeVar
 
 from attrs import evolve, frozen
 
+from rolecall.engines.admission import Admission, MakeDoor, wants_door
 from rolecall.engines.deadline import Clock, Deadline, DeadlineExceededError
 from rolecall.engines.fencing import Stamp, TokenGate
 from rolecall.engines.handover import (
@@ -74,6 +77,7 @@ _EXIT_LAG_S = 1.0
 """A dying process closes its sockets a moment before it can be reaped: after an error this long is
 waited for its exit."""
 _CLEANUP_S = 10.0
+_LOOPBACK = "127.0.0.1"
 
 
 class Condition(StrEnum):
@@ -92,7 +96,7 @@ class Condition(StrEnum):
 class HostSetup:
     """What a host must know to start its slot's engine. Picklable.
 
-    listen_host: address the engine binds and is reached under.
+    listen_host: address that requests come to: the door's, or that of an engine without a door.
     log_dir: folder of engine logs, one file an incarnation; made when needed.
     """
 
@@ -117,18 +121,30 @@ class Prepared:
 
 
 class EngineHost:
-    """See the module's contract. ``prepare`` loads the backend and gets the model, once."""
+    """See the module's contract.
 
-    def __init__(self, setup: HostSetup, prepare: Callable[[], Awaitable[Prepared]], clock: Clock) -> None:
+    prepare: loads the backend and gets the model, once.
+    make_door: makes the door of a head that wants one; None leaves every engine without, for tests.
+    """
+
+    def __init__(
+        self,
+        setup: HostSetup,
+        prepare: Callable[[], Awaitable[Prepared]],
+        clock: Clock,
+        make_door: MakeDoor | None = None,
+    ) -> None:
         self._setup = setup
         self._prepare = prepare
         self._clock = clock
+        self._make_door = make_door
         self._prepared: Prepared | None = None
         self._gate = TokenGate()
         self._incarnation = 0
         self._condition = Condition.EMPTY
         self._engine: Engine | None = None
-        self._port: PortReservation | None = None
+        self._door: Admission | None = None
+        self._ports: list[PortReservation] = []
         self._log_path: Path | None = None
         self._proof: SleepProof | None = None
         self._command: asyncio.Task[Any] | None = None
@@ -217,7 +233,7 @@ class EngineHost:
             incarnation=self._incarnation,
             condition=self._condition,
             engine_pid=self._engine.pid if self._engine is not None else None,
-            base_url=self._engine.base_url if self._engine is not None else None,
+            base_url=self._base_url,
             log_path=str(self._log_path) if self._log_path is not None else None,
         )
 
@@ -230,8 +246,12 @@ class EngineHost:
             work = deadline.leaving(_CLEANUP_S)
             prepared = await work.bound(self._ready_backend(), f"getting the model of {self._name}")
             engine = self._create(prepared, weight_version)
+            if self._door is not None:
+                await work.bound(self._door.start(engine.base_url), "the door's start")
             await work.bound(engine.start(work.remaining_s()), f"start of {self._name}")
             await self._verify_started(engine, prepared, weight_version, work)
+            if self._door is not None:
+                self._door.open()
             self._condition = Condition.AWAKE
             return await self._describe_started(work)
         except asyncio.CancelledError:
@@ -248,7 +268,11 @@ class EngineHost:
         setup.log_dir.mkdir(parents=True, exist_ok=True)
         name = f"{setup.role}-{setup.slot.engine.replace('/', '-')}-{self._incarnation}.log"
         self._log_path = setup.log_dir / name
-        self._port = reserve_port(setup.listen_host, PortRange.SERVER)
+        engine_host = setup.listen_host
+        if self._make_door is not None and setup.slot.node_rank == 0 and wants_door(prepared.features):
+            engine_host = _LOOPBACK
+            self._door = self._make_door(self._reserve(setup.listen_host).take_socket())
+        port = self._reserve(engine_host)
         self._engine = prepared.backend.create(
             EngineLaunch(
                 engine_id=setup.slot.engine,
@@ -256,16 +280,21 @@ class EngineHost:
                 model=setup.model,
                 model_path=prepared.model_path,
                 served_model_name=setup.served_model_name,
-                host=setup.listen_host,
-                port=self._port.port,
+                host=engine_host,
+                port=port.port,
                 device_ids=setup.slot.device_ids,
                 weight_version=weight_version,
                 log_path=self._log_path,
                 options=prepared.options,
             )
         )
-        self._port.hand_over()
+        port.hand_over()
         return self._engine
+
+    def _reserve(self, host: str) -> PortReservation:
+        port = reserve_port(host, PortRange.SERVER)
+        self._ports.append(port)
+        return port
 
     async def _verify_started(
         self, engine: Engine, prepared: Prepared, weight_version: str | None, deadline: Deadline
@@ -286,7 +315,8 @@ class EngineHost:
         if engine is None or engine.pid is None or log_path is None:
             raise EngineError(f"{self._name}: the engine is gone")
         memory = await deadline.bound(engine.memory(), "memory report")
-        return Started(base_url=engine.base_url, pid=engine.pid, memory=memory, log_path=log_path)
+        base_url = self._base_url or engine.base_url
+        return Started(base_url=base_url, pid=engine.pid, memory=memory, log_path=log_path)
 
     async def _sleep(self, grace_s: float, deadline: Deadline) -> SleepProof:
         engine, prepared = self._require_engine(Condition.AWAKE, Condition.ASLEEP, doing="sleep")
@@ -306,6 +336,7 @@ class EngineHost:
                 weight_source=self._setup.weight_source,
                 grace_s=grace_s,
                 limits=self._setup.limits,
+                door=self._door,
             ),
             Condition.FALLING_ASLEEP,
             Condition.ASLEEP,
@@ -341,6 +372,7 @@ class EngineHost:
                 weight_source=self._setup.weight_source,
                 expected=evolve(asleep, weight_version=weight_version or asleep.weight_version),
                 limits=self._setup.limits,
+                door=self._door,
             ),
             Condition.WAKING,
             Condition.AWAKE,
@@ -355,6 +387,8 @@ class EngineHost:
             result = await self._unless_exited(engine, doing, work)
         except BaseException:
             self._condition = Condition.UNKNOWN
+            if self._door is not None:
+                self._door.close()
             raise
         self._condition = after
         return result
@@ -406,6 +440,13 @@ class EngineHost:
         engine = self._engine
         self._condition = Condition.UNKNOWN
         evidence = f"{self._name}: no engine process was running"
+        if self._door is not None:
+            # First: whoever waits for an answer learns at once that none will come.
+            try:
+                await deadline.share(0.1).bound(self._door.stop(), f"cutting the door of {self._name}")
+            except EngineError as error:
+                # Its callers wait for what will not come, but the engine has to end all the same.
+                logger.warning("%s: %s", self._name, error)
         if engine is not None and (pid := engine.pid) is not None:
             gentle = deadline.share(0.6)
             try:
@@ -419,9 +460,9 @@ class EngineHost:
                 f"{self._name}: engine process {pid} ended (exit code {engine.exit_code()}){also}; "
                 "no process of its group is left"
             )
-        if self._port is not None:
-            self._port.release()
-        self._engine, self._port, self._proof = None, None, None
+        for port in self._ports:
+            port.release()
+        self._engine, self._door, self._ports, self._proof = None, None, [], None
         self._condition = Condition.EMPTY
         return evidence
 
@@ -430,6 +471,13 @@ class EngineHost:
     @property
     def _name(self) -> str:
         return f"{self._setup.role} {self._setup.slot.engine}"
+
+    @property
+    def _base_url(self) -> str | None:
+        """Where requests go: to the door, or to an engine that has none."""
+        if self._door is not None:
+            return self._door.url
+        return self._engine.base_url if self._engine is not None else None
 
     async def _ready_backend(self) -> Prepared:
         if self._prepared is None:
@@ -492,6 +540,7 @@ class EngineHost:
             exit_code=exit_code,
             alive=alive,
             running=running,
+            permits=self._door.permits if self._door is not None else None,
             detail=detail,
         )
 

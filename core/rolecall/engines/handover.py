@@ -4,10 +4,13 @@ Pure asyncio over the :class:`~rolecall.interfaces.engine_backend.Engine` protoc
 engine host, for every role alike. It owns the order of steps and what counts as proof. It does
 not own who may run, replica states, or what happens after a failure.
 
-Sleep: grace for running requests → canary → pause (abort) → abort and flush until the engine is
-quiet → release → proof that the memory is gone.
+Sleep: close the door → grace for running requests → canary → pause (abort) → abort and flush until
+the engine is quiet and no permit is out → release → proof that the memory is gone.
 Wake: resume weights, KV cache, CUDA graphs → proof that all tags are resident → continue →
-canary.
+canary → open the door.
+
+The canary and every control call go to the engine itself, so a closed door is never in their way.
+An engine that has no door (``door`` is None) is drained by its own word alone.
 
 Every step is attempted once. What may be repeated is only what changes nothing or is idempotent
 by nature: looking, aborting, flushing. A second ``resume`` after a time-out breaks engines, and a
@@ -23,6 +26,7 @@ from statistics import pvariance
 
 from attrs import field, frozen, validators
 
+from rolecall.engines.admission import Admission
 from rolecall.engines.deadline import Deadline, DeadlineExceededError
 from rolecall.errors import CanaryMismatchError, EngineError, ReleaseNotProvedError
 from rolecall.interfaces.engine_backend import Engine, MemoryReport, MemoryTag
@@ -78,6 +82,7 @@ async def put_to_sleep(
     weight_source: WeightSource,
     grace_s: float,
     limits: HandoverLimits,
+    door: Admission | None = None,
 ) -> SleepProof:
     """Drain the engine, release all ``tags`` and prove that the memory has left.
 
@@ -88,10 +93,10 @@ async def put_to_sleep(
         CanaryMismatchError: the engine answers with a uniform distribution while awake.
         DeadlineExceededError: a step, named in the message, used up the deadline.
     """
-    quiet = await _wait_quiet(engine, deadline, grace_s, limits)
+    quiet = await close_and_wait(engine, door, deadline, grace_s=grace_s, limits=limits)
     identity = await _identify(engine, deadline.share(limits.canary_share), weight_source, limits)
     await deadline.bound(engine.pause(), "pause")
-    aborted = await _abort_until_quiet(engine, deadline, limits) or not quiet
+    aborted = await abort_until_quiet(engine, door, deadline, limits=limits) or not quiet
     awake = await deadline.bound(engine.memory(), "memory report before the release")
     await deadline.bound(engine.release(tags), "release")
     asleep = await _prove_released(engine, tags, awake, deadline, limits)
@@ -111,11 +116,12 @@ async def wake(
     weight_source: WeightSource,
     expected: Identity,
     limits: HandoverLimits,
+    door: Admission | None = None,
 ) -> MemoryReport:
-    """Resume the tags in order, open the engine, and prove that it is the same model.
+    """Resume the tags in order, prove that it is the same model, and open the door.
 
     Generation continues only once every tag is resident: a forward pass over a cache that is
-    still away is an illegal access.
+    still away is an illegal access. The door opens last, so no caller meets an unproved model.
 
     Raises:
         EngineError: a tag is not resident although its resume was answered.
@@ -138,7 +144,58 @@ async def wake(
             raise CanaryMismatchError(
                 f"the engine woke with weight version {found!r}, expected {expected.weight_version!r}"
             )
+    if door is not None:
+        door.open()
     return memory
+
+
+async def close_and_wait(
+    engine: Engine, door: Admission | None, deadline: Deadline, *, grace_s: float, limits: HandoverLimits
+) -> bool:
+    """Close the door and let running requests end by themselves; False if some did not in time."""
+    grace = deadline.at_most(grace_s)
+    if door is not None:
+        door.close()
+        try:
+            if door.permits:
+                await grace.bound(door.drained(), "draining the door")
+        except DeadlineExceededError:
+            return False
+    while True:
+        if await deadline.bound(engine.running_requests(), "running-request count") == 0:
+            return True
+        if grace.passed:
+            return False
+        await grace.pause(limits.look_interval_s)
+
+
+async def abort_until_quiet(
+    engine: Engine, door: Admission | None, deadline: Deadline, *, limits: HandoverLimits
+) -> bool:
+    """Abort and flush until nothing runs and no permit is out; True if anything was to abort.
+
+    For an engine that is paused behind a closed door. A request may need another scheduler step to
+    end, and an engine may answer that nothing runs while its flush still finds something: only both
+    together are quiet. A permit that stays out is a request whose end the engine did not confirm.
+    """
+    first: int | None = None
+    while True:
+        await deadline.bound(engine.abort_all(), "abort of running requests")
+        flushed = await deadline.bound(engine.flush(), "flush")
+        running = await deadline.bound(engine.running_requests(), "running-request count")
+        permits = door.permits if door is not None else 0
+        first = max(running, permits) if first is None else first
+        if flushed and running == 0 and permits == 0:
+            if door is not None:
+                await deadline.bound(door.drained(), "draining the door")
+            return first > 0
+        if deadline.passed:
+            raise DeadlineExceededError(
+                f"the engine was not quiet within {deadline.total_s:.3g} s of aborting and flushing: "
+                f"{running} requests run, flush {'succeeds' if flushed else 'says busy'}, "
+                f"{permits} permits are out"
+            )
+        await deadline.pause(limits.look_interval_s)
 
 
 def require_resident(memory: MemoryReport, tags: frozenset[MemoryTag]) -> None:
@@ -193,39 +250,6 @@ async def _identify(
     canary = await deadline.bound(engine.canary(), "canary before the sleep")
     check_not_uniform(canary, limits, "before the sleep")
     return Identity(canary=canary, weight_version=None)
-
-
-async def _wait_quiet(engine: Engine, deadline: Deadline, grace_s: float, limits: HandoverLimits) -> bool:
-    """Wait for running requests to end by themselves; False if some did not."""
-    grace = deadline.at_most(grace_s)
-    while True:
-        if await deadline.bound(engine.running_requests(), "running-request count") == 0:
-            return True
-        if grace.passed:
-            return False
-        await grace.pause(limits.look_interval_s)
-
-
-async def _abort_until_quiet(engine: Engine, deadline: Deadline, limits: HandoverLimits) -> bool:
-    """Abort and flush until nothing runs; True if anything ran at the first look.
-
-    A request may need another scheduler step to end, and an engine may answer that nothing runs
-    while its flush still finds something: only both together are quiet.
-    """
-    first: int | None = None
-    while True:
-        await deadline.bound(engine.abort_all(), "abort of running requests")
-        flushed = await deadline.bound(engine.flush(), "flush")
-        running = await deadline.bound(engine.running_requests(), "running-request count")
-        first = running if first is None else first
-        if flushed and running == 0:
-            return first > 0
-        if deadline.passed:
-            raise DeadlineExceededError(
-                f"the engine was not quiet within {deadline.total_s:.3g} s of aborting and flushing: "
-                f"{running} requests run, flush {'succeeds' if flushed else 'says busy'}"
-            )
-        await deadline.pause(limits.look_interval_s)
 
 
 async def _prove_released(

@@ -8,10 +8,12 @@ Every worker reserves its own ports, on the node where it runs. A reservation is
   and a killed worker leaves no stale claim and no lock file;
 * the *bound TCP socket*, which shows that nobody else has the port and keeps everyone out.
 
-The socket is closed by :meth:`PortReservation.hand_over`, right before the engine is started;
-the claim stays until :meth:`PortReservation.release`, after the engine has ended.
+A door in front of an engine gets the bound socket itself (:meth:`PortReservation.take_socket`) and
+serves on it. An engine binds for itself, so for it the socket is closed by
+:meth:`PortReservation.hand_over`, right before it is started. The claim stays in both cases until
+:meth:`PortReservation.release`, after the engine has ended.
 
-**The window that remains.** Between ``hand_over`` and the engine's own bind, a process that does
+**The window that remains**, for engines only. Between ``hand_over`` and the engine's own bind, a process that does
 not use this allocator may take the port. The ranges lie below the kernel's ephemeral range (from
 32768) and above the ports of Ray's workers (10002 to 19999), so an outgoing connection or a Ray
 process is never given one; a foreign server told to use exactly that port remains. The engine
@@ -59,6 +61,17 @@ class PortReservation:
             self._held.close()
             self._held = None
         return self.port
+
+    def take_socket(self) -> socket.socket:
+        """Return the bound socket, for whoever serves in this process; it is theirs to close.
+
+        Raises:
+            EngineError: it was taken or closed before.
+        """
+        if self._held is None:
+            raise EngineError(f"port {self.port} of {self.host} is no longer held")
+        held, self._held = self._held, None
+        return held
 
     def release(self) -> None:
         """Give the port back. Repeats do nothing."""

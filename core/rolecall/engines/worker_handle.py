@@ -79,6 +79,7 @@ class WorkerHealth:
         none.
     alive: the engine answered as it should.
     running: requests it works on; None if it could not say.
+    permits: requests that its door let through and whose end is not confirmed; None without a door.
     """
 
     incarnation: int
@@ -87,6 +88,7 @@ class WorkerHealth:
     alive: bool
     running: int | None
     detail: str
+    permits: int | None = None
 
 
 @frozen(kw_only=True)
