@@ -13,11 +13,11 @@ serves on it. An engine binds for itself, so for it the socket is closed by
 :meth:`PortReservation.hand_over`, right before it is started. The claim stays in both cases until
 :meth:`PortReservation.release`, after the engine has ended.
 
-**The window that remains**, for engines only. Between ``hand_over`` and the engine's own bind, a process that does
-not use this allocator may take the port. The ranges lie below the kernel's ephemeral range (from
-32768) and above the ports of Ray's workers (10002 to 19999), so an outgoing connection or a Ray
-process is never given one; a foreign server told to use exactly that port remains. The engine
-then fails to start, with its log's tail, and the next start gets another port.
+**The window that remains**, for engines only. Between ``hand_over`` and the engine's own bind, a
+process that does not use this allocator may take the port. The ranges lie below the kernel's
+ephemeral range (from 32768) and above the ports of Ray's workers (10002 to 19999), so an outgoing
+connection or a Ray process is never given one; a foreign server told to use exactly that port
+remains. The engine then fails to start, with its log's tail, and the next start gets another port.
 
 Linux only, as is the parent-death signal of engines.
 """
