@@ -7,13 +7,14 @@ become :class:`~rolecall.api.EngineError` with the call, the status and the engi
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 
-from rolecall.api import EngineError, EngineHealth, MemoryTag
+from rolecall.api import EngineError, EngineHealth, FromGroup, MemoryTag, WeightsGroup
 
 _CONNECT_S = 5.0
 _QUICK_S = 30.0
@@ -21,6 +22,8 @@ _QUICK_S = 30.0
 _SLOW_S = 600.0
 """Calls that move weights; the caller's own deadline is the one that counts."""
 _BODY_CHARS = 500
+_LONG_STEP_S = 3.0
+"""An idle scheduler's snapshot is younger than this, also on a busy machine."""
 
 
 class SglangControl:
@@ -60,6 +63,18 @@ class SglangControl:
         """What ``/model_info`` reports."""
         return await self._read_object("/model_info")
 
+    async def running_requests(self) -> int:
+        """Requests that the schedulers run or have queued, by their last snapshots.
+
+        A scheduler writes its snapshot after a step, and all the time while idle. One that has written
+        none for a while is in a long step, or stuck: it counts as one request at least.
+        """
+        answer = await self._read_object("/v1/loads")
+        try:
+            return sum(_working_on(load, time.time()) for load in answer["loads"])
+        except (KeyError, TypeError) as error:
+            raise EngineError(f"/v1/loads: the answer is not known here: {answer!r:.500}") from error
+
     async def generate(self, payload: Mapping[str, Any], *, timeout_s: float) -> Mapping[str, Any]:
         """One unary ``/generate``."""
         response = await self._call("POST", "/generate", payload, timeout_s)
@@ -96,11 +111,13 @@ class SglangControl:
         """Take memory again."""
         await self._call("POST", "/resume_memory_occupation", {"tags": sorted(tags)}, _SLOW_S)
 
-    async def update_weights_from_disk(self, model_path: str, weight_version: str) -> None:
-        """Load other weights of the same shape."""
-        await self._update(
-            "/update_weights_from_disk", {"model_path": model_path, "weight_version": weight_version}
-        )
+    async def update_weights_from_disk(
+        self, model_path: str, weight_version: str | None, *, load_format: str | None = None
+    ) -> None:
+        """Load other weights of the same shape; None leaves the version, or the format, as it is."""
+        payload = {"model_path": model_path, "weight_version": weight_version, "load_format": load_format}
+        given = {key: value for key, value in payload.items() if value is not None}
+        await self._update("/update_weights_from_disk", given)
 
     async def update_weights_from_tensors(
         self,
@@ -121,6 +138,39 @@ class SglangControl:
                     "flush_cache": flush_cache,
                 },
             )
+
+    async def update_weights_from_group(self, update: FromGroup, *, weight_version: str) -> None:
+        """Receive weights that rank 0 of the group broadcasts, in this order, while the call runs."""
+        async with self._weights_session():
+            await self._update(
+                "/update_weights_from_distributed",
+                {
+                    "group_name": update.group,
+                    "names": list(update.names),
+                    "dtypes": list(update.dtypes),
+                    "shapes": [list(shape) for shape in update.shapes],
+                    "weight_version": weight_version,
+                },
+            )
+
+    async def join_weights_group(self, group: WeightsGroup) -> None:
+        """Join; SGLang computes nothing until all ranks have come."""
+        host, _, port = group.master.rpartition(":")
+        await self._update(
+            "/init_weights_update_group",
+            {
+                "group_name": group.name,
+                "master_address": host.strip("[]"),
+                "master_port": int(port),
+                "rank_offset": group.rank_offset,
+                "world_size": group.world_size,
+                "backend": group.transport,
+            },
+        )
+
+    async def leave_weights_group(self, name: str) -> None:
+        """Leave a group that was joined."""
+        await self._update("/destroy_weights_update_group", {"group_name": name})
 
     @asynccontextmanager
     async def _weights_session(self) -> AsyncGenerator[None]:
@@ -160,6 +210,11 @@ class SglangControl:
             return await self._client.request(method, path, json=payload, timeout=timeout)
         except httpx.HTTPError as error:
             raise EngineError(f"{method} {self.base_url}{path}: {_describe(error)}") from error
+
+
+def _working_on(load: Mapping[str, Any], now: float) -> int:
+    counted = int(load["num_running_reqs"]) + int(load["num_waiting_reqs"])
+    return max(counted, 1) if now - float(load["timestamp"]) > _LONG_STEP_S else counted
 
 
 def _describe(error: httpx.HTTPError) -> str:

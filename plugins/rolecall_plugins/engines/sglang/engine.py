@@ -1,0 +1,253 @@
+"""One SGLang engine on one node, seen from its worker: the processes and their control calls.
+
+Owns the processes from ``start`` to ``stop``. Imports neither SGLang nor torch. What SGLang can do is
+found by asking it; its version is never looked at.
+
+What SGLang forgives badly is kept away from it: releasing or resuming what was released or resumed
+before ends its scheduler, so the engine remembers which tags are away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+
+from rolecall.api import (
+    CapabilityError,
+    ChildProcess,
+    EngineError,
+    EngineHealth,
+    EngineLaunch,
+    EngineStartError,
+    FromDisk,
+    FromGroup,
+    FromTensors,
+    MemoryReport,
+    MemoryTag,
+    WeightsGroup,
+    WeightUpdate,
+)
+from rolecall_plugins.engines.http_control import SglangControl
+
+from . import canary
+from .command import server_command, tensor_parallel
+from .device_memory import used_device_memory
+from .holder_client import WeightsHolder
+from .members import EngineMembers, group_pids, listens
+from .options import Device, SglangOptions
+from .sleeping_weights import sleeping_weights
+
+_POLL_S = 0.1
+_PROBE_S = 30.0
+"""SGLang answers /health_generate after 1 s at least, and gives up after 20 s."""
+_KILL_S = 10.0
+_NO_VERSION = "default"
+"""What SGLang reports when it was given no version."""
+
+
+class SglangEngine:
+    """An engine's processes on this node; see ``rolecall.api.Engine`` for each method's contract.
+
+    ``start`` has to be called from a thread that lives as long as the engine shall: the processes die
+    with it.
+    """
+
+    def __init__(self, launch: EngineLaunch, environment: Mapping[str, str]) -> None:
+        options: SglangOptions = launch.options
+        self.base_url = f"http://{launch.host}:{launch.port}"
+        self._launch = launch
+        self._options = options
+        self._environment = environment
+        self._process: ChildProcess | None = None
+        self._members = EngineMembers()
+        self._control = SglangControl(self.base_url)
+        self._holder_lock = asyncio.Lock()
+        self._holder = WeightsHolder(
+            self._control,
+            launch.log_path.with_suffix(".weights"),
+            ranks=launch.tensor_parallel * launch.pipeline_parallel,
+            ranks_here=launch.tensor_parallel * launch.pipeline_parallel // launch.nodes,
+        )
+        self._weights = sleeping_weights(launch, self._control, self._holder)
+        self._away: frozenset[MemoryTag] = frozenset()
+
+    # --- the process --------------------------------------------------------------------
+
+    async def start(self, timeout_s: float) -> None:
+        """Start the processes and wait until they generate; cancelling stops them again."""
+        process = self._process = self._make_process()
+        try:
+            process.start()
+            async with asyncio.timeout(timeout_s):
+                await self._until_ready(process)
+        except BaseException as error:
+            await process.stop(_KILL_S)
+            if isinstance(error, TimeoutError):
+                raise self._start_error(process, f"was not ready within {timeout_s:g} s") from error
+            raise
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def exit_code(self) -> int | None:
+        return None if self._process is None else self._process.exit_code()
+
+    async def stop(self, timeout_s: float) -> None:
+        await self._control.close()
+        if self._process is not None:
+            await self._process.stop(timeout_s)
+
+    async def health(self, *, generate: bool, timeout_s: float) -> EngineHealth:
+        """Look at the processes first: SGLang's server may answer although its scheduler has ended."""
+        if self._process is None or self.pid is None:
+            return EngineHealth(alive=False, detail="it was never started")
+        if (code := self.exit_code()) is not None:
+            return EngineHealth(alive=False, detail=f"the process ended with code {code}")
+        if ended := self._members.look(self.pid):
+            return EngineHealth(alive=False, detail=f"{', '.join(ended)} has ended")
+        if not self._launch.is_head:
+            return EngineHealth(alive=True, detail="the follower's processes run")
+        return await self._control.health(generate=generate, timeout_s=timeout_s)
+
+    # --- drain --------------------------------------------------------------------------
+
+    async def running_requests(self) -> int:
+        return await self._control.running_requests()
+
+    async def pause(self) -> None:
+        # Abort mode: after any other, a flush leaves requests behind that end the scheduler later.
+        await self._control.pause("abort")
+
+    async def abort_all(self) -> None:
+        await self._control.abort_all()
+
+    async def flush(self) -> bool:
+        return await self._control.flush()
+
+    async def continue_generation(self) -> None:
+        await self._control.continue_generation()
+
+    # --- memory -------------------------------------------------------------------------
+
+    async def release(self, tags: frozenset[MemoryTag]) -> None:
+        wanted = tags - self._away
+        if not wanted:
+            return
+        if MemoryTag.WEIGHTS in wanted:
+            await self._weights.before_release()
+        if self._options.device is Device.CPU:
+            async with self._holder_lock:
+                await self._holder.drop()
+        else:
+            await self._control.release(wanted)
+        self._away |= wanted
+
+    async def resume(self, tags: frozenset[MemoryTag]) -> None:
+        wanted = tags & self._away
+        if not wanted:
+            return
+        if self._options.device is Device.CPU:
+            async with self._holder_lock:
+                await self._holder.restore()
+        else:
+            await self._control.resume(wanted)
+        if MemoryTag.WEIGHTS in wanted:
+            await self._weights.after_resume(await self.weight_version())
+        self._away -= wanted
+
+    async def memory(self) -> MemoryReport:
+        """On CUDA, device memory of the engine's processes; on a CPU, the weights' bytes."""
+        if self._options.device is Device.CUDA:
+            resident = await asyncio.to_thread(self._device_memory)
+            return MemoryReport(resident_tags=frozenset(MemoryTag) - self._away, resident_bytes=resident)
+        async with self._holder_lock:
+            held = await self._holder.report()
+        tags = {MemoryTag.WEIGHTS} if held.weights_bytes else set[MemoryTag]()
+        return MemoryReport(resident_tags=frozenset(tags), resident_bytes=held.weights_bytes)
+
+    # --- weights ------------------------------------------------------------------------
+
+    async def canary(self) -> tuple[float, ...]:
+        answer = await self._control.generate(canary.request(self._launch), timeout_s=canary.TIMEOUT_S)
+        return canary.log_probs(answer)
+
+    async def weight_version(self) -> str | None:
+        version = (await self._control.model_info()).get("weight_version")
+        return None if version is None or self._launch.is_static else str(version)
+
+    async def update_weights(self, update: WeightUpdate, version: str) -> None:
+        self._require_versioned(f"an update {type(update).__name__}")
+        match update:
+            case FromDisk(path=path):
+                await self._control.update_weights_from_disk(str(path), version, load_format="auto")
+                await self._weights.changed(path)
+                return
+            case FromTensors(serialized=serialized, load_format=load_format):
+                await self._control.update_weights_from_tensors(
+                    serialized, load_format=load_format, weight_version=version
+                )
+            case FromGroup():
+                await self._control.update_weights_from_group(update, weight_version=version)
+        await self._weights.changed(None)
+
+    async def join_weights_group(self, group: WeightsGroup) -> None:
+        self._require_versioned(f"joining weights group {group.name!r}")
+        await self._control.join_weights_group(group)
+
+    async def leave_weights_group(self, name: str) -> None:
+        await self._control.leave_weights_group(name)
+
+    # --- helpers ------------------------------------------------------------------------
+
+    def _device_memory(self) -> int:
+        pids = frozenset[int]() if self.pid is None else group_pids(self.pid)
+        return used_device_memory(self._launch.device_ids, pids)
+
+    def _require_versioned(self, what: str) -> None:
+        if self._launch.is_static:
+            raise CapabilityError(
+                f"engine {self._launch.engine_id}: {what} was asked, but its weights are static"
+            )
+
+    def _make_process(self) -> ChildProcess:
+        if self._process is not None:
+            raise EngineError(f"engine {self._launch.engine_id} was started before, as pid {self.pid}")
+        tensor_parallel(self._launch)
+        environment = {**self._environment}
+        inherited = {**os.environ, **environment}
+        environment |= self._holder.environment(inherited)
+        command = [*server_command(self._launch), *self._holder.arguments()]
+        return ChildProcess(
+            command, environment={**environment, **self._launch.marks}, log_path=self._launch.log_path
+        )
+
+    async def _until_ready(self, process: ChildProcess) -> None:
+        while not await self._answers(process):
+            code = process.exit_code()
+            if code is not None:
+                raise self._start_error(process, f"ended with code {code} before it was ready")
+            await asyncio.sleep(_POLL_S)
+        group = process.pid
+        if group is None or not listens(group, self._launch.port):
+            raise self._start_error(
+                process,
+                f"is not what answers at {self.base_url}: no process of its group {group} listens there; "
+                "is the port taken?",
+            )
+        if ended := self._members.look(group):
+            raise self._start_error(process, f"lost {', '.join(ended)} before it was ready")
+        if self._launch.is_head:
+            await self._weights.started()
+
+    async def _answers(self, process: ChildProcess) -> bool:
+        if self._launch.is_head:
+            return (await self._control.health(generate=True, timeout_s=_PROBE_S)).alive
+        # A follower listens once its schedulers are ready; it takes no request.
+        return process.pid is not None and listens(process.pid, self._launch.port)
+
+    def _start_error(self, process: ChildProcess, problem: str) -> EngineStartError:
+        log = self._launch.log_path
+        tail = process.log_tail()
+        return EngineStartError(f"engine {self._launch.engine_id} {problem}\n--- end of {log} ---\n{tail}")
