@@ -184,6 +184,10 @@ class EngineError(RolecallError):
     """An engine did not do what it was told."""
 
 
+class RouterError(EngineError):
+    """A model's router did not do what it was told, or could not be had."""
+
+
 class EngineStartError(EngineError):
     """An engine did not become ready; the message ends with the tail of its log."""
 

@@ -17,6 +17,7 @@ class Affinity:
     name: ClassVar[str] = "affinity"
     api_version: ClassVar[int] = ROLECALL_API
     needs: ClassVar[frozenset[Need]] = frozenset({Need.AFFINITY_KEY})
+    router: ClassVar[None] = None
 
     def select(self, candidates: Sequence[Candidate], request: RoutingRequest) -> Candidate:
         assert request.affinity_key is not None

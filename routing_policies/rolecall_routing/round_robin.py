@@ -14,6 +14,7 @@ class RoundRobin:
     name: ClassVar[str] = "round_robin"
     api_version: ClassVar[int] = ROLECALL_API
     needs: ClassVar[frozenset[Need]] = frozenset()
+    router: ClassVar[None] = None
 
     def __init__(self) -> None:
         self._last: str | None = None

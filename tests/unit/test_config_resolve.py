@@ -53,6 +53,7 @@ PLUGINS = {
                 name = "fake_policy"
                 api_version = 1
                 needs = frozenset()
+                router = None
                 def select(self, candidates, request): return candidates[0]
         """
     },

@@ -42,6 +42,7 @@ class Policy:
     name: ClassVar[str] = "by_key"
     api_version: ClassVar[int] = ROLECALL_API
     needs: ClassVar[frozenset[Need]] = frozenset()
+    router: ClassVar[None] = None
 
     def select(self, candidates: Sequence[Candidate], request: RoutingRequest) -> Candidate:
         return rendezvous(request.affinity_key or "", candidates)

@@ -33,6 +33,7 @@ class Policy:
     name: ClassVar[str] = "first"
     api_version: ClassVar[int] = ROLECALL_API
     needs: ClassVar[frozenset[Need]] = frozenset()
+    router: ClassVar[None] = None
 
     def select(self, candidates: Sequence[Candidate], request: RoutingRequest) -> Candidate:
         return candidates[0]

@@ -207,6 +207,7 @@ def test_one_module_may_serve_two_kinds(fake_site):
         '\n        name = "ring"'
         "\n        api_version = 1"
         "\n        needs = frozenset()"
+        "\n        router = None"
         "\n        def select(self, candidates, request):"
         "\n            return candidates[0]"
         "\n    @hookimpl"
@@ -343,6 +344,63 @@ def test_class_attributes_have_the_declared_type(fake_site, attribute, words):
     install(fake_site, code, group="rolecall.routing_policies", name="ring", module="acme_ring")
     with pytest.raises(PluginContractError) as caught:
         load(PluginKind.ROUTING_POLICY, "ring")
+    assert words in str(caught.value)
+
+
+ROUTED = """
+    from attrs import frozen
+    from rolecall.api import hookimpl
+
+    @frozen
+    class Options: ...
+
+    class Sound:
+        options = Options
+        pairs = True
+        def lost_fields(self, path, payload): return ()
+        def create(self, launch): ...
+
+    class Unsound:
+        options = dict
+        pairs = "yes"
+        def lost_fields(self, path, payload): return ()
+
+    class Ring:
+        name = "ring"
+        api_version = 1
+        needs = frozenset()
+        router = ROUTER
+        def select(self, candidates, request): ...
+
+    @hookimpl
+    def rolecall_routing_policy():
+        return Ring
+"""
+
+
+def load_routed(fake_site, router):
+    code = ROUTED.replace("ROUTER", router)
+    install(fake_site, code, group="rolecall.routing_policies", name="ring", module="acme_ring")
+    return load(PluginKind.ROUTING_POLICY, "ring")
+
+
+@pytest.mark.parametrize("router", ["None", "Sound"])
+def test_a_policy_may_bring_a_router(fake_site, router):
+    assert load_routed(fake_site, router).name == "ring"
+
+
+@pytest.mark.parametrize(
+    ("router", "words"),
+    [
+        ("Sound()", '"router" must be type[rolecall.interfaces.router.RouterBackend] | None, found <'),
+        ("Unsound", '"router" (Unsound): "pairs" must be bool, found \'yes\''),
+        ("Unsound", '"router" (Unsound): "options" must be an attrs class'),
+        ("Unsound", '"router" (Unsound): the method "create" is missing'),
+    ],
+)
+def test_a_policys_router_has_a_contract_of_its_own(fake_site, router, words):
+    with pytest.raises(PluginContractError) as caught:
+        load_routed(fake_site, router)
     assert words in str(caught.value)
 
 

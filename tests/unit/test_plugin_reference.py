@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rolecall import errors
+from rolecall.interfaces.router import Router, RouterBackend
 from rolecall.plugins import hookspecs
 from rolecall.plugins.contract import PROTOCOLS, class_attributes, methods
 from rolecall.plugins.host import PluginHost
@@ -44,6 +45,13 @@ def test_members_of_each_class():
     assert [row[:3] for row in table("What a class must have")] == [
         [protocol.__name__, ", ".join(class_attributes(protocol)), ", ".join(methods(protocol))]
         for protocol in PROTOCOLS.values()
+    ]
+
+
+def test_members_of_a_router():
+    assert [row[:3] for row in table("Routers of a policy")] == [
+        [protocol.__name__, ", ".join(class_attributes(protocol)), ", ".join(methods(protocol))]
+        for protocol in (RouterBackend, Router)
     ]
 
 

@@ -36,6 +36,7 @@ class Turns:
     name: ClassVar[str] = "turns"
     api_version: ClassVar[int] = ROLECALL_API
     needs: ClassVar[frozenset[Need]] = frozenset()
+    router: ClassVar[None] = None
 
     def __init__(self) -> None:
         self.count = 0
@@ -48,6 +49,7 @@ class Turns:
 class Keyed(Turns):
     name: ClassVar[str] = "keyed"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.AFFINITY_KEY})
+    router: ClassVar[None] = None
 
 
 class Rogue(Turns):

@@ -17,6 +17,7 @@ from rolecall.errors import (
     Refusal,
     RequestError,
     RolecallError,
+    RouterError,
     ScoringError,
     SinkError,
     UpstreamError,
@@ -59,6 +60,7 @@ from rolecall.interfaces.role import (
     UpstreamCall,
     WeightSource,
 )
+from rolecall.interfaces.router import Router, RouterBackend, RouterHealth, RouterLaunch, RouterWorker
 from rolecall.interfaces.routing_policy import Candidate, Need, RoutingPolicy, RoutingRequest
 from rolecall.placement.layout import RoleSlice, place_role
 from rolecall.placement.plan import (
@@ -126,6 +128,12 @@ __all__ = [
     "RoleName",
     "RoleSlice",
     "RolecallError",
+    "Router",
+    "RouterBackend",
+    "RouterError",
+    "RouterHealth",
+    "RouterLaunch",
+    "RouterWorker",
     "RoutingPolicy",
     "RoutingRequest",
     "Row",

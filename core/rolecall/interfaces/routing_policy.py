@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol
 from attrs import frozen
 
 from rolecall.ids import EngineId
+from rolecall.interfaces.router import RouterBackend
 
 
 class Need(StrEnum):
@@ -40,10 +41,16 @@ class RoutingPolicy(Protocol):
     ``select`` is pure apart from the instance's own counters: synchronous, no I/O, no clock.
     ``candidates`` is never empty and sorted by ``engine_id``; the result is one of them.
     The same key over the same candidates gives the same choice in every process.
+
+    Attributes:
+        needs: what every request must bring.
+        router: the router that chooses in the policy's place, one a model; ``select`` is then never
+            called. None: requests go to the engine that ``select`` picks.
     """
 
     name: ClassVar[str]
     api_version: ClassVar[int]
     needs: ClassVar[frozenset[Need]]
+    router: ClassVar[type[RouterBackend] | None]
 
     def select(self, candidates: Sequence[Candidate], request: RoutingRequest) -> Candidate: ...

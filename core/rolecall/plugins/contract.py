@@ -18,6 +18,7 @@ import attrs
 import pluggy
 
 from rolecall.errors import PluginContractError, PluginLoadError
+from rolecall.interfaces.router import RouterBackend
 from rolecall.nearest import did_you_mean
 from rolecall.plugins import hookspecs
 from rolecall.plugins.installed import PluginInfo
@@ -33,6 +34,9 @@ PROTOCOLS: dict[PluginKind, type[Any]] = {
     PluginKind.OBSERVER: hookspecs.Observer,
 }
 """What the class of each kind must offer."""
+
+PARTS: dict[str, type[Any]] = {"router": RouterBackend}
+"""Class attributes that are classes with a contract of their own, and that contract."""
 
 
 def load_class(info: PluginInfo) -> type[Any]:
@@ -111,7 +115,10 @@ def _missing_hook(manager: pluggy.PluginManager, module: types.ModuleType, kind:
 
 
 def _class_faults(info: PluginInfo, plugin_class: type[Any]) -> Iterator[str]:
-    protocol = PROTOCOLS[info.kind]
+    yield from _member_faults(info, plugin_class, PROTOCOLS[info.kind])
+
+
+def _member_faults(info: PluginInfo, plugin_class: type[Any], protocol: type[Any]) -> Iterator[str]:
     for member, hint in class_attributes(protocol).items():
         if not hasattr(plugin_class, member):
             yield f'the class attribute "{member}" is missing'
@@ -127,6 +134,9 @@ def _class_faults(info: PluginInfo, plugin_class: type[Any]) -> Iterator[str]:
             yield f'"name" is "{value}", but the entry point is called "{info.name}"'
         elif member == "api_version" and value != hookspecs.ROLECALL_API:
             yield f'"api_version" is {value}; this rolecall supports {hookspecs.ROLECALL_API} only'
+        elif member in PARTS and value is not None:
+            faults = _member_faults(info, value, PARTS[member])
+            yield from (f'"{member}" ({value.__qualname__}): {fault}' for fault in faults)
     for method in methods(protocol):
         found = inspect.getattr_static(plugin_class, method, None)
         # A class that inherits from the protocol has its methods, with empty bodies.
