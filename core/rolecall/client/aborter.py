@@ -54,7 +54,9 @@ class Abandoned:
     routable: Callable[[], bool]
 
 
-class _Abort(Enum):
+class Abort(Enum):
+    """What came of asking an engine to abort: it took the call, its process is gone, or no answer."""
+
     TAKEN = auto()
     GONE = auto()
     UNKNOWN = auto()
@@ -120,7 +122,7 @@ class Aborter:
         cut_at = loop.time() + self._grace_s
         pause_s = _PAUSE_FIRST_S
         while not reading.done() and (left_s := cut_at - loop.time()) > 0:
-            asking = asyncio.create_task(self._ask_all(abandoned))
+            asking = asyncio.create_task(self._ask(abandoned))
             try:
                 await asyncio.wait({asking, reading}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
                 if asking.done():
@@ -132,30 +134,36 @@ class Aborter:
 
     async def _ask_until_taken(self, abandoned: Abandoned) -> None:
         pause_s = _PAUSE_FIRST_S
-        while await self._ask_all(abandoned) is _Abort.UNKNOWN:
+        while await self._ask(abandoned) is Abort.UNKNOWN:
             if not abandoned.routable():
                 _log.warning("%s left discovery before it confirmed an abort", abandoned.base_url)
                 return
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MOST_S)
 
-    async def _ask_all(self, abandoned: Abandoned) -> _Abort:
-        outcomes = await asyncio.gather(*(self._ask(abandoned.base_url, rid) for rid in abandoned.rids))
-        return next((outcome for outcome in outcomes if outcome is not _Abort.TAKEN), _Abort.TAKEN)
+    async def _ask(self, abandoned: Abandoned) -> Abort:
+        return await ask_to_abort(self._control, abandoned.base_url, abandoned.rids)
 
-    async def _ask(self, base_url: str, rid: str) -> _Abort:
-        request = _abort_request(base_url, rid)
-        try:
-            async with asyncio.timeout(_ASK_S):
-                answer = await self._control.send(request)
-                await answer.aclose()
-        except ConnectError as error:
-            return _Abort.GONE if error.refused else _Abort.UNKNOWN
-        except (UpstreamError, TimeoutError) as error:
-            _log.info("abort of %s at %s got no answer: %s", rid, base_url, error)
-            return _Abort.UNKNOWN
-        # 404 and 405 come from engines without aborts: the cut connection told them all there is to tell.
-        return _Abort.TAKEN if answer.status < 500 else _Abort.UNKNOWN
+
+async def ask_to_abort(control: Transport, base_url: str, rids: tuple[str, ...]) -> Abort:
+    """Tell an engine once to stop the requests of these ids. Repeats change nothing."""
+    outcomes = await asyncio.gather(*(_ask(control, base_url, rid) for rid in rids))
+    return next((outcome for outcome in outcomes if outcome is not Abort.TAKEN), Abort.TAKEN)
+
+
+async def _ask(control: Transport, base_url: str, rid: str) -> Abort:
+    request = _abort_request(base_url, rid)
+    try:
+        async with asyncio.timeout(_ASK_S):
+            answer = await control.send(request)
+            await answer.aclose()
+    except ConnectError as error:
+        return Abort.GONE if error.refused else Abort.UNKNOWN
+    except (UpstreamError, TimeoutError) as error:
+        _log.info("abort of %s at %s got no answer: %s", rid, base_url, error)
+        return Abort.UNKNOWN
+    # 404 and 405 come from engines without aborts: the cut connection told them all there is to tell.
+    return Abort.TAKEN if answer.status < 500 else Abort.UNKNOWN
 
 
 def _abort_request(base_url: str, rid: str) -> Outgoing:
