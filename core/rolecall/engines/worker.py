@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,6 +39,7 @@ from rolecall.engines.worker_handle import (
     WorkerUnavailableError,
 )
 from rolecall.errors import EngineError, RolecallError
+from rolecall.guard.door import Door
 from rolecall.interfaces.engine_backend import MemoryReport
 from rolecall.model_sources.fetch import fetch_model
 from rolecall.plugins.host import PluginHost
@@ -45,6 +47,9 @@ from rolecall.plugins.host import PluginHost
 T = TypeVar("T")
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+_OPEN_FILES = 65_536
+"""Each request through a door takes two sockets; the limit is often 1,024."""
 
 
 @frozen(kw_only=True)
@@ -61,7 +66,8 @@ class EngineWorker:
 
     def __init__(self, order: WorkerOrder) -> None:
         logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
-        self._host = EngineHost(order.setup, lambda: asyncio.to_thread(_prepare, order), LoopClock())
+        _raise_file_limit()
+        self._host = EngineHost(order.setup, lambda: asyncio.to_thread(_prepare, order), LoopClock(), Door)
 
     async def prepare(self, *, timeout_s: float) -> None:
         await self._host.prepare(_within(timeout_s))
@@ -173,6 +179,13 @@ def _prepare(order: WorkerOrder) -> Prepared:
     model = role.models[setup.model]
     path = fetch_model(model.config.source, base_dir=order.file.parent)
     return Prepared(backend=model.backend, options=model.options, features=model.features, model_path=path)
+
+
+def _raise_file_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _within(timeout_s: float) -> Deadline:
