@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from rolecall.engines.deadline import Deadline, LoopClock
-from rolecall.engines.engine_host import EngineHost, HostSetup, Prepared
+from rolecall.engines.engine_host import EngineHost
 from rolecall.engines.fencing import NO_TOKEN, Stamp
 from rolecall.engines.handover import HandoverLimits
+from rolecall.engines.launching import HostSetup, Prepared
 from rolecall.engines.worker_handle import EngineExitedError
 from rolecall.errors import (
     CanaryMismatchError,
@@ -46,6 +47,7 @@ class Rig:
             return prepared
 
         setup = HostSetup(
+            namespace="rolecall-test",
             slot=fake_slot("m/replica-0"),
             role=RoleName("judge"),
             model=ModelId("m"),

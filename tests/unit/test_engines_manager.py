@@ -9,15 +9,11 @@ from typing import Any
 
 import pytest
 
-from rolecall.engines.deadline import LoopClock
-from rolecall.engines.manager import InferenceManager
-from rolecall.engines.replica_driver import LifecycleTimes
 from rolecall.engines.replica_state import ReplicaState
-from rolecall.engines.worker_handle import WorkerSlot
 from rolecall.errors import CapabilityError, EngineError, StaleTokenError
 from rolecall.ids import EngineId, FencingToken
+from rolecall.interfaces.engine_backend import Capability
 from rolecall.interfaces.role import WeightSource
-from rolecall.testing.fake_workers import fake_slot
 from rolecall.testing.manager_rig import ManagerRig, now, ok, within
 from rolecall.testing.virtual_time import run_virtual
 
@@ -181,7 +177,7 @@ def test_a_backend_that_cannot_sleep_says_so(run: Any) -> None:
             await rig.offload()
         assert rig.states() == ["READY", "READY"]
 
-    run(scenario, can_sleep=False)
+    run(scenario, capabilities=frozenset())
 
 
 # --- onload that fails in part --------------------------------------------------------------
@@ -229,9 +225,8 @@ def test_a_restored_versioned_replica_is_offloaded_again(run: Any) -> None:
         assert not outcomes[EngineId(A)].confirmed
         other = outcomes[EngineId(B)]
         assert (other.state, other.confirmed) == (ReplicaState.SLEEPING, True)
-        assert rig.path(B)[-3:] == ["READY", "DRAINING", "SLEEPING"]
+        assert rig.path(B)[-3:] == ["ONLOADING", "DRAINING", "SLEEPING"]
         assert rig.worker(B).engine.exit_code() is None
-        # READY was passed through, not shown.
         assert all(view[B] != "READY" for view in rig.published if view[A] == "FAILED")
 
     run(scenario, source=WeightSource.ACTOR)
@@ -389,19 +384,9 @@ def test_one_replica_is_stopped_by_its_id_or_any_url_it_had(run: Any) -> None:
     run(scenario)
 
 
-def test_a_replica_over_two_nodes_is_refused_clearly(tmp_path: Path) -> None:
+def test_a_replica_over_two_nodes_is_refused_where_the_backend_knows_one_node_only(tmp_path: Path) -> None:
     async def main() -> None:
-        slots: dict[EngineId, list[WorkerSlot]] = {EngineId(A): [fake_slot(A), fake_slot(A, node_rank=1)]}
-        rig = ManagerRig(tmp_path)
         with pytest.raises(CapabilityError, match="spans 2 nodes"):
-            InferenceManager(
-                rig.spec,
-                slots,
-                factory=rig.workers,
-                times=LifecycleTimes(),
-                clock=LoopClock(),
-                emit=rig.emit,
-                publish=rig.publish,
-            )
+            ManagerRig(tmp_path, nodes=2, capabilities=frozenset(Capability) - {Capability.SEVERAL_NODES})
 
     run_virtual(main())

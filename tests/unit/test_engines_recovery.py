@@ -247,31 +247,77 @@ def test_a_failed_offload_is_cleaned_up_but_not_restarted_without_the_lease(run:
 # --- death of the worker ----------------------------------------------------------------------
 
 
-def test_a_dead_worker_fences_its_slot(run: Any) -> None:
+def test_a_dead_worker_whose_engine_the_reaper_ends_is_replaced(run: Any) -> None:
     async def scenario(rig: ManagerRig) -> None:
-        worker = rig.worker(A)
-        worker.dead.set()
-        for _ in range(3):
-            await rig.manager.reconcile_once()
+        old = rig.worker(A)
+        old.dead.set()
+        await rig.manager.look()
         (entry,) = rig.manager.status()
         assert entry["state"] == "FAILED"
-        for hint in ("127.0.0.1 is dead", "process group", "hold devices 0", "until an operator"):
-            assert hint in entry["fence"]
-        assert rig.worker(A) is worker, "no new worker is put there"
-        assert worker.calls.count("health") == 1, "a dead worker is not called again"
-        for command in (rig.onload(1), rig.offload(1)):
-            (outcome,) = await command
-            assert not outcome.confirmed
-            assert "until an operator" in outcome.detail
-        assert worker.calls.count("stop") == 0
+        assert "nobody has looked yet" in entry["fence"]
+        assert rig.worker(A) is old, "nothing is started before the look"
+        await rig.manager.repair()
+        assert rig.reaper.looks == [(A, 0, 1)]
+        assert old.engine.exit_code() == -9, "it ran on, as an orphan"
+        assert rig.worker(A) is not old
+        (entry,) = rig.manager.status()
+        assert (entry["state"], entry["fence"], entry["generation"]) == ("READY", None, 2)
+        (reaped,) = [event for event in rig.events if event["kind"] == "engine.reaped"]
+        assert (reaped["incarnation"], reaped["vacant"], len(reaped["killed"])) == (1, True, 1)
+        assert old.calls.count("health") == 1, "a dead worker is not called again"
+        assert old.calls.count("stop") == 0
 
     run(scenario)
 
 
-@pytest.mark.parametrize("moment", ["sleep", "wake", "start"])
-def test_a_worker_that_dies_during_a_command_fences_its_slot(run: Any, moment: str) -> None:
+def test_what_outlives_the_reaper_fences_the_slot(run: Any) -> None:
     async def scenario(rig: ManagerRig) -> None:
         worker = rig.worker(A)
+        worker.dead.set()
+        rig.reaper.left = (4711,)
+        for _ in range(3):
+            await rig.manager.reconcile_once()
+        assert len(rig.reaper.looks) == 1, "the next look waits for a while"
+        (entry,) = rig.manager.status()
+        assert entry["state"] == "FAILED"
+        for hint in ("127.0.0.1 is dead", "process group", "hold devices 0", "4711 outlived", "an operator"):
+            assert hint in entry["fence"]
+        assert rig.worker(A) is worker, "no new worker is put there"
+        for command in (rig.onload(1), rig.offload(1)):
+            (outcome,) = await command
+            assert not outcome.confirmed
+            assert "4711" in outcome.detail
+        assert worker.calls.count("stop") == 0
+        rig.reaper.left = ()
+        await asyncio.sleep(60.0)
+        await rig.manager.repair()
+        assert rig.states() == ["FAILED"], "the last command gave up the devices"
+        assert rig.manager.status()[0]["vacant"], "a later look lifts the fence"
+        assert ok(await rig.onload(2))
+
+    run(scenario)
+
+
+def test_a_node_that_left_the_cluster_is_no_evidence(run: Any) -> None:
+    async def scenario(rig: ManagerRig) -> None:
+        rig.worker(A).dead.set()
+        rig.reaper.node_gone = True
+        await rig.manager.reconcile_once()
+        (entry,) = rig.manager.status()
+        assert (entry["state"], entry["vacant"]) == ("FAILED", False)
+        assert "has left the cluster" in entry["fence"]
+        assert not [event for event in rig.events if event["kind"] == "engine.reaped"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+@pytest.mark.parametrize("moment", ["sleep", "wake", "start"])
+def test_a_worker_that_dies_during_a_command(run: Any, moment: str, stubborn: bool) -> None:
+    async def scenario(rig: ManagerRig) -> None:
+        worker = rig.worker(A)
+        if stubborn:
+            rig.reaper.left = (4711,)
         if moment == "start":
             worker.script.start_takes_s = 20.0
             command = asyncio.ensure_future(rig.manager.start())
@@ -285,16 +331,25 @@ def test_a_worker_that_dies_during_a_command_fences_its_slot(run: Any, moment: s
         worker.dead.set()
         (outcome,) = await command
         assert now() < 10.0
-        assert (outcome.state, outcome.confirmed) == (ReplicaState.FAILED, False)
-        assert rig.manager.status()[0]["fence"] is not None
+        (entry,) = rig.manager.status()
+        if stubborn:
+            assert (outcome.state, outcome.confirmed) == (ReplicaState.FAILED, False)
+            assert "4711" in entry["fence"]
+        elif moment == "sleep":
+            assert (outcome.state, outcome.confirmed) == (ReplicaState.SLEEPING, True)
+            assert rig.path(A)[2:] == ["DRAINING", "FAILED", "STARTING", "READY", "DRAINING", "SLEEPING"]
+        else:
+            assert (outcome.state, outcome.confirmed) == (ReplicaState.FAILED, False)
+            assert (entry["fence"], entry["vacant"]) == (None, True)
 
     run(scenario, started=False)
 
 
-def test_a_dead_worker_leaves_a_pending_record_at_shutdown(run: Any) -> None:
+def test_a_dead_worker_with_survivors_leaves_a_pending_record_at_shutdown(run: Any) -> None:
     async def scenario(rig: ManagerRig) -> None:
         worker = rig.worker(A)
         worker.dead.set()
+        rig.reaper.left = (4711,)
         for _ in range(2):
             (outcome,) = await rig.manager.shutdown(within(10))
             assert not outcome.confirmed
@@ -313,6 +368,7 @@ def test_an_operators_word_lifts_the_fence_and_a_new_worker_takes_the_slot(run: 
             rig.manager.confirm_vacant(EngineId(A), "I looked")
         old = rig.worker(A)
         old.dead.set()
+        rig.reaper.node_gone = True
         await rig.manager.reconcile_once()
         rig.manager.confirm_vacant(EngineId(A), "I looked")
         await rig.manager.reconcile_once()

@@ -26,6 +26,10 @@ SPEC = {
     *((state, S.FAILED) for state in (S.STARTING, S.READY, S.DRAINING, S.SLEEPING, S.ONLOADING)),
     *((state, S.STOPPING) for state in (S.READY, S.SLEEPING, S.FAILED)),
     (S.FAILED, S.STARTING),
+    # Weights are changed, or caught up with, outside of READY.
+    (S.STARTING, S.ONLOADING),
+    (S.READY, S.ONLOADING),
+    (S.ONLOADING, S.DRAINING),
 }
 
 
@@ -94,7 +98,7 @@ def test_a_ticket_is_void_after_any_change_even_a_round_trip(replica: Replica) -
 
 def test_a_new_incarnation_has_no_endpoint_and_no_evidence_but_remembers_urls(replica: Replica) -> None:
     memory = MemoryReport(resident_tags=frozenset(), resident_bytes=1)
-    replica.record_start(Started(base_url="http://a:1", pid=7, memory=memory, log_path=Path("/log")))
+    replica.record_start(Started(base_url="http://a:1", pid=7, memory=memory, log_path=Path("/log")), "0")
     replica.workers[0].evidence = "gone"
     assert replica.vacant
     replica.enter_state(S.FAILED, "died")

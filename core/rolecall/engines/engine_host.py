@@ -26,28 +26,30 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
-from rolecall.engines.admission import Admission, MakeDoor, wants_door
+from rolecall.engines.admission import Admission, MakeDoor
 from rolecall.engines.deadline import Clock, Deadline, DeadlineExceededError
+from rolecall.engines.engine_look import EngineLook, look_at
 from rolecall.engines.fencing import Stamp, TokenGate
 from rolecall.engines.handover import (
-    HandoverLimits,
     Identity,
     SleepProof,
     check_not_uniform,
+    prove_released,
     put_to_sleep,
     require_resident,
     wake,
 )
-from rolecall.engines.ports import PortRange, PortReservation, reserve_port
+from rolecall.engines.launching import HostSetup, Launching, Prepared
 from rolecall.engines.processes import end_group
+from rolecall.engines.weight_change import change_weights
 from rolecall.engines.worker_handle import (
     EngineExitedError,
     Started,
+    UpdateRefusedError,
     WorkerDescription,
     WorkerHealth,
-    WorkerSlot,
 )
 from rolecall.errors import (
     CanaryMismatchError,
@@ -57,14 +59,14 @@ from rolecall.errors import (
     ReleaseNotProvedError,
     StaleTokenError,
 )
-from rolecall.ids import ModelId, RoleName
 from rolecall.interfaces.engine_backend import (
+    UPDATE_CAPABILITY,
     Capability,
     Engine,
-    EngineBackend,
-    EngineFeatures,
-    EngineLaunch,
+    FromDisk,
     MemoryReport,
+    WeightsGroup,
+    WeightUpdate,
 )
 from rolecall.interfaces.role import WeightSource
 
@@ -77,7 +79,6 @@ _EXIT_LAG_S = 1.0
 """A dying process closes its sockets a moment before it can be reaped: after an error this long is
 waited for its exit."""
 _CLEANUP_S = 10.0
-_LOOPBACK = "127.0.0.1"
 
 
 class Condition(StrEnum):
@@ -89,35 +90,8 @@ class Condition(StrEnum):
     FALLING_ASLEEP = "falling asleep"
     ASLEEP = "asleep"
     WAKING = "waking"
+    CHANGING_WEIGHTS = "changing weights"
     UNKNOWN = "unknown"
-
-
-@frozen(kw_only=True)
-class HostSetup:
-    """What a host must know to start its slot's engine. Picklable.
-
-    listen_host: address that requests come to: the door's, or that of an engine without a door.
-    log_dir: folder of engine logs, one file an incarnation; made when needed.
-    """
-
-    slot: WorkerSlot
-    role: RoleName
-    model: ModelId
-    served_model_name: str
-    weight_source: WeightSource
-    listen_host: str
-    log_dir: Path
-    limits: HandoverLimits
-
-
-@frozen(kw_only=True)
-class Prepared:
-    """A loaded backend with its options, and the model's files on this node."""
-
-    backend: EngineBackend
-    options: Any
-    features: EngineFeatures
-    model_path: Path
 
 
 class EngineHost:
@@ -143,9 +117,7 @@ class EngineHost:
         self._incarnation = 0
         self._condition = Condition.EMPTY
         self._engine: Engine | None = None
-        self._door: Admission | None = None
-        self._ports: list[PortReservation] = []
-        self._log_path: Path | None = None
+        self._launching: Launching | None = None
         self._proof: SleepProof | None = None
         self._command: asyncio.Task[Any] | None = None
         self._doing = ""
@@ -156,16 +128,26 @@ class EngineHost:
     async def prepare(self, deadline: Deadline) -> None:
         await deadline.bound(self._ready_backend(), f"getting the model of {self._name}")
 
-    async def start(self, stamp: Stamp, weight_version: str | None, deadline: Deadline) -> Started:
+    async def meet(self, stamp: Stamp, deadline: Deadline) -> str:
+        del deadline  # nothing here waits
+        self._admit(stamp, "meeting", new=True)
+        if self._engine is not None:
+            raise self._not_stopped()
+        if self._launching is not None:
+            self._launching.release()
+        self._launching = Launching(self._setup, stamp.incarnation)
+        return self._launching.meet()
+
+    async def start(
+        self, stamp: Stamp, weight_version: str | None, deadline: Deadline, *, rendezvous: str | None = None
+    ) -> Started:
         if stamp.incarnation == self._incarnation and self._condition is Condition.AWAKE:
             self._gate.admit(stamp.token, f"start of {self._name}")
             return await self._describe_started(deadline)
         self._admit(stamp, "start", new=True)
         if self._engine is not None:
-            raise EngineError(
-                f"{self._name}: incarnation {self._incarnation} was not stopped before the next start"
-            )
-        return await self._run("start", self._start(stamp, weight_version, deadline))
+            raise self._not_stopped()
+        return await self._run("start", self._start(stamp, weight_version, rendezvous, deadline))
 
     async def sleep(self, stamp: Stamp, grace_s: float, deadline: Deadline) -> SleepProof:
         self._admit(stamp, "sleep")
@@ -174,6 +156,38 @@ class EngineHost:
     async def wake(self, stamp: Stamp, weight_version: str | None, deadline: Deadline) -> MemoryReport:
         self._admit(stamp, "wake")
         return await self._run("wake", self._wake(weight_version, deadline))
+
+    async def measure(self, stamp: Stamp, deadline: Deadline) -> MemoryReport:
+        self._admit(stamp, "measuring")
+        engine, _ = self._require_engine(Condition.AWAKE, Condition.ASLEEP, doing="measuring")
+        return await deadline.bound(engine.memory(), f"memory report of {self._name}")
+
+    async def prove_released(self, stamp: Stamp, awake: MemoryReport, deadline: Deadline) -> MemoryReport:
+        self._admit(stamp, "proof of a release")
+        engine, _ = self._require_engine(Condition.AWAKE, doing="proof of a release")
+        # A follower is told of no tags, so its bytes alone count.
+        proof = prove_released(engine, frozenset(), awake, deadline, self._setup.limits)
+        return await self._unless_exited(engine, "proof of a release", proof)
+
+    async def update_weights(
+        self, stamp: Stamp, update: WeightUpdate, version: str, grace_s: float, deadline: Deadline
+    ) -> MemoryReport:
+        self._admit(stamp, "update of the weights")
+        return await self._run("update of the weights", self._update(update, version, grace_s, deadline))
+
+    async def join_weights_group(self, stamp: Stamp, group: WeightsGroup, deadline: Deadline) -> None:
+        self._admit(stamp, "joining a weight group")
+        await self._run(
+            "joining a weight group",
+            self._change_group(f"joining weight group {group.name!r}", group, deadline),
+        )
+
+    async def leave_weights_group(self, stamp: Stamp, name: str, deadline: Deadline) -> None:
+        self._admit(stamp, "leaving a weight group")
+        await self._run(
+            "leaving a weight group",
+            self._change_group(f"leaving weight group {name!r}", name, deadline),
+        )
 
     async def stop(self, stamp: Stamp, deadline: Deadline) -> str:
         self._admit(stamp, "stop")
@@ -191,39 +205,25 @@ class EngineHost:
     # --- looking ------------------------------------------------------------------------
 
     async def health(self, *, generate: bool, deadline: Deadline) -> WorkerHealth:
-        engine = self._engine
-        if engine is None:
-            return self._health(has_engine=False, detail="no engine")
-        if (code := engine.exit_code()) is not None:
-            return self._health(exit_code=code, detail=f"engine process {engine.pid} ended, exit code {code}")
-        ask = generate and self._condition is Condition.AWAKE
-        running: int | None = None
-        alive, notes = False, list[str]()
-        try:
-            running = await deadline.share(0.3).bound(engine.running_requests(), "running-request count")
-        except EngineError as error:
-            notes.append(str(error))
-        try:
-            limit = deadline.leaving(0.5)
-            found = await limit.bound(
-                engine.health(generate=ask, timeout_s=limit.remaining_s()), "health answer"
+        engine, look = self._engine, EngineLook(detail="no engine")
+        if engine is not None:
+            prepared = self._prepared if self._condition is Condition.ASLEEP else None
+            look = await look_at(
+                engine,
+                deadline,
+                counts=self._setup.slot.is_head,
+                generate=generate and self._condition is Condition.AWAKE,
+                should_be_away=frozenset() if prepared is None else prepared.features.memory_tags,
             )
-            alive = found.alive
-            notes.append(found.detail)
-            if self._condition is Condition.ASLEEP and self._prepared is not None:
-                memory = await limit.bound(engine.memory(), "memory report")
-                if resident := memory.resident_tags & self._prepared.features.memory_tags:
-                    # Somebody else woke it: it may be in the way of whoever has the devices now.
-                    alive = False
-                    notes.append(f"should be asleep, but holds {', '.join(sorted(resident))}")
-        except EngineError as error:
-            alive = False
-            notes.append(str(error))
-        detail = "; ".join(note for note in notes if note)
-        # The process may have ended while it was asked; then that is the news.
-        if (code := engine.exit_code()) is not None:
-            alive, detail = False, f"engine process {engine.pid} ended, exit code {code}"
-        return self._health(exit_code=code, alive=alive, running=running, detail=detail)
+        return WorkerHealth(
+            incarnation=self._incarnation,
+            has_engine=engine is not None,
+            exit_code=look.exit_code,
+            alive=look.alive,
+            running=look.running,
+            permits=self._door.permits if self._door is not None else None,
+            detail=look.detail,
+        )
 
     async def describe(self, deadline: Deadline) -> WorkerDescription:
         del deadline  # nothing here waits
@@ -239,13 +239,15 @@ class EngineHost:
 
     # --- the commands' bodies -----------------------------------------------------------
 
-    async def _start(self, stamp: Stamp, weight_version: str | None, deadline: Deadline) -> Started:
+    async def _start(
+        self, stamp: Stamp, weight_version: str | None, rendezvous: str | None, deadline: Deadline
+    ) -> Started:
         self._incarnation = stamp.incarnation
         self._condition = Condition.STARTING
         try:
             work = deadline.leaving(_CLEANUP_S)
             prepared = await work.bound(self._ready_backend(), f"getting the model of {self._name}")
-            engine = self._create(prepared, weight_version)
+            engine = self._create(prepared, weight_version, rendezvous)
             if self._door is not None:
                 await work.bound(self._door.start(engine.base_url), "the door's start")
             await work.bound(engine.start(work.remaining_s()), f"start of {self._name}")
@@ -263,43 +265,23 @@ class EngineHost:
             await self._end_engine(deadline)
             raise EngineStartError(f"{self._name} did not start: {error}{log}") from error
 
-    def _create(self, prepared: Prepared, weight_version: str | None) -> Engine:
-        setup = self._setup
-        setup.log_dir.mkdir(parents=True, exist_ok=True)
-        name = f"{setup.role}-{setup.slot.engine.replace('/', '-')}-{self._incarnation}.log"
-        self._log_path = setup.log_dir / name
-        engine_host = setup.listen_host
-        if self._make_door is not None and setup.slot.node_rank == 0 and wants_door(prepared.features):
-            engine_host = _LOOPBACK
-            self._door = self._make_door(self._reserve(setup.listen_host).take_socket())
-        port = self._reserve(engine_host)
-        self._engine = prepared.backend.create(
-            EngineLaunch(
-                engine_id=setup.slot.engine,
-                role=setup.role,
-                model=setup.model,
-                model_path=prepared.model_path,
-                served_model_name=setup.served_model_name,
-                host=engine_host,
-                port=port.port,
-                device_ids=setup.slot.device_ids,
-                weight_version=weight_version,
-                log_path=self._log_path,
-                options=prepared.options,
-            )
-        )
-        port.hand_over()
+    def _create(self, prepared: Prepared, weight_version: str | None, rendezvous: str | None) -> Engine:
+        launching = self._launching
+        if launching is None or launching.incarnation != self._incarnation:
+            # Not the head of several nodes, whose ports were reserved when they met.
+            self._release_ports()
+            launching = self._launching = Launching(self._setup, self._incarnation)
+        launch = launching.launch(prepared, weight_version, rendezvous, self._make_door)
+        self._engine = prepared.backend.create(launch)
+        launching.hand_over()
         return self._engine
-
-    def _reserve(self, host: str) -> PortReservation:
-        port = reserve_port(host, PortRange.SERVER)
-        self._ports.append(port)
-        return port
 
     async def _verify_started(
         self, engine: Engine, prepared: Prepared, weight_version: str | None, deadline: Deadline
     ) -> None:
-        """Hold a fresh engine to the same proofs as one that woke."""
+        """Hold a fresh engine to the same proofs as one that woke. The head answers for followers."""
+        if not self._setup.slot.is_head:
+            return
         memory = await deadline.bound(engine.memory(), "memory report after the start")
         require_resident(memory, prepared.features.memory_tags)
         if self._setup.weight_source is WeightSource.STATIC:
@@ -377,6 +359,45 @@ class EngineHost:
             Condition.WAKING,
             Condition.AWAKE,
         )
+
+    async def _update(
+        self, update: WeightUpdate, version: str, grace_s: float, deadline: Deadline
+    ) -> MemoryReport:
+        engine, prepared = self._require_engine(Condition.AWAKE, doing="update of the weights")
+        if UPDATE_CAPABILITY[type(update)] not in prepared.features.capabilities:
+            raise UpdateRefusedError(
+                f"{self._name}: engine backend {prepared.backend.name!r} takes no update of this kind"
+            )
+        if isinstance(update, FromDisk) and not update.path.exists():
+            raise UpdateRefusedError(
+                f"{self._name}: {update.path} does not exist on node {self._setup.slot.node_ip}"
+            )
+        return await self._hand_over(
+            engine,
+            "update of the weights",
+            change_weights(
+                engine,
+                update,
+                version,
+                deadline.leaving(_EXIT_LAG_S),
+                grace_s=grace_s,
+                limits=self._setup.limits,
+                door=self._door,
+            ),
+            Condition.CHANGING_WEIGHTS,
+            Condition.AWAKE,
+        )
+
+    async def _change_group(self, doing: str, group: WeightsGroup | str, deadline: Deadline) -> None:
+        """Join a group, or leave the one of that name."""
+        engine, _ = self._require_engine(Condition.AWAKE, doing=doing)
+        work = (
+            engine.join_weights_group(group)
+            if isinstance(group, WeightsGroup)
+            else engine.leave_weights_group(group)
+        )
+        bounded = deadline.leaving(_EXIT_LAG_S).bound(work, doing)
+        await self._hand_over(engine, doing, bounded, Condition.CHANGING_WEIGHTS, Condition.AWAKE)
 
     async def _hand_over(
         self, engine: Engine, doing: str, work: Coroutine[Any, Any, T], during: Condition, after: Condition
@@ -460,9 +481,8 @@ class EngineHost:
                 f"{self._name}: engine process {pid} ended (exit code {engine.exit_code()}){also}; "
                 "no process of its group is left"
             )
-        for port in self._ports:
-            port.release()
-        self._engine, self._door, self._ports, self._proof = None, None, [], None
+        self._release_ports()
+        self._engine, self._proof = None, None
         self._condition = Condition.EMPTY
         return evidence
 
@@ -478,6 +498,24 @@ class EngineHost:
         if self._door is not None:
             return self._door.url
         return self._engine.base_url if self._engine is not None else None
+
+    @property
+    def _door(self) -> Admission | None:
+        return self._launching.door if self._launching is not None else None
+
+    @property
+    def _log_path(self) -> Path | None:
+        return self._launching.log_path if self._launching is not None else None
+
+    def _release_ports(self) -> None:
+        if self._launching is not None:
+            self._launching.release()
+            self._launching = None
+
+    def _not_stopped(self) -> EngineError:
+        return EngineError(
+            f"{self._name}: incarnation {self._incarnation} was not stopped before the next start"
+        )
 
     async def _ready_backend(self) -> Prepared:
         if self._prepared is None:
@@ -524,25 +562,6 @@ class EngineHost:
                 "only a stop is safe"
             )
         return self._engine, self._prepared
-
-    def _health(
-        self,
-        *,
-        has_engine: bool = True,
-        exit_code: int | None = None,
-        alive: bool = False,
-        running: int | None = None,
-        detail: str,
-    ) -> WorkerHealth:
-        return WorkerHealth(
-            incarnation=self._incarnation,
-            has_engine=has_engine,
-            exit_code=exit_code,
-            alive=alive,
-            running=running,
-            permits=self._door.permits if self._door is not None else None,
-            detail=detail,
-        )
 
 
 def _being_cancelled() -> bool:

@@ -99,7 +99,7 @@ async def put_to_sleep(
     aborted = await abort_until_quiet(engine, door, deadline, limits=limits) or not quiet
     awake = await deadline.bound(engine.memory(), "memory report before the release")
     await deadline.bound(engine.release(tags), "release")
-    asleep = await _prove_released(engine, tags, awake, deadline, limits)
+    asleep = await prove_released(engine, tags, awake, deadline, limits)
     return SleepProof(
         awake_bytes=awake.resident_bytes,
         asleep_bytes=asleep.resident_bytes,
@@ -252,13 +252,18 @@ async def _identify(
     return Identity(canary=canary, weight_version=None)
 
 
-async def _prove_released(
+async def prove_released(
     engine: Engine,
     tags: frozenset[MemoryTag],
     awake: MemoryReport,
     deadline: Deadline,
     limits: HandoverLimits,
 ) -> MemoryReport:
+    """Wait until no tag is resident and the bytes held ``awake`` have fallen, and return what is left.
+
+    Raises:
+        ReleaseNotProvedError: the memory is still there after ``limits.settle_s``.
+    """
     settle = deadline.at_most(limits.settle_s)
     while True:
         # Engines answer before the memory has left; looking again is safe, releasing again isn't.

@@ -11,8 +11,10 @@ Invariants:
 * Commands run one at a time and end by their deadline. A command with a lower fencing token than
   one seen is refused. Replica outcomes are reported one by one.
 * A result that arrives for a replica which has meanwhile changed is dropped.
-* FAILED means "not routable". A replica is started again only after its worker gave evidence
-  that no engine process is left; without a worker to ask, an operator must give it.
+* FAILED means "not routable". A replica is started again only after there is evidence that no
+  engine process is left: its workers give it, the reaper does for dead ones, or an operator.
+* A replica is opened only with the model's current weights (:mod:`rolecall.engines.model_weights`),
+  whatever brought it up.
 * On shared devices nothing is started or woken unless the role has the lease: between a start or
   an onload and the end of the next offload.
 """
@@ -28,14 +30,18 @@ from typing import Any
 from rolecall.discovery.topology import EngineView, ModelView
 from rolecall.engines.deadline import Clock, Deadline, DeadlineExceededError
 from rolecall.engines.fencing import TokenGate
+from rolecall.engines.model_weights import ModelWeights
+from rolecall.engines.reaping import Reaper
 from rolecall.engines.replica import Replica, WorkerRecord
 from rolecall.engines.replica_driver import Attempt, LifecycleTimes, ModelSpec, ReplicaDriver
 from rolecall.engines.replica_state import ReplicaState
 from rolecall.engines.results import ReplicaOutcome
+from rolecall.engines.weight_operations import WeightOperation
 from rolecall.engines.worker_handle import WorkerFactory, WorkerSlot
 from rolecall.errors import CapabilityError, EngineError
 from rolecall.events.event import Emit
 from rolecall.ids import EngineId, FencingToken
+from rolecall.interfaces.engine_backend import Capability, WeightsGroup, WeightUpdate
 from rolecall.interfaces.role import WeightSource
 
 logger = logging.getLogger(__name__)
@@ -54,7 +60,11 @@ class InferenceManager:
     """See the module's contract.
 
     Args:
-        slots: engine → its worker slots, head first. One node a replica for now.
+        slots: engine → its worker slots, head first.
+        reaper: looks for survivors of dead workers.
+
+    Raises:
+        CapabilityError: a replica spans nodes, and the backend's engines don't.
         publish: makes the present view visible; returns when it is, or when it gave up.
     """
 
@@ -64,25 +74,28 @@ class InferenceManager:
         slots: Mapping[EngineId, Sequence[WorkerSlot]],
         *,
         factory: WorkerFactory,
+        reaper: Reaper,
         times: LifecycleTimes,
         clock: Clock,
         emit: Emit,
         publish: Callable[[], Awaitable[None]],
     ) -> None:
         self._spec = spec
-        self._factory = factory
         self._times = times
         self._clock = clock
         self._publish = publish
         self._gate = TokenGate()
-        self._driver = ReplicaDriver(spec, times=times, clock=clock, gate=self._gate, emit=emit)
+        self._driver = ReplicaDriver(
+            spec, factory=factory, reaper=reaper, times=times, clock=clock, gate=self._gate, emit=emit
+        )
+        self._weights = ModelWeights(spec, self._driver, publish=publish, emit=emit)
         self._lock = asyncio.Lock()
         self._active: asyncio.Task[Outcomes] | None = None
         self._doing = ""
         self._wanted = Wanted.AWAKE
         self._closing = False
         for engine, workers in slots.items():
-            if len(workers) > 1:
+            if len(workers) > 1 and Capability.SEVERAL_NODES not in spec.capabilities:
                 raise CapabilityError(
                     f"{spec.role} {engine} spans {len(workers)} nodes; its engine backend starts engines on "
                     "one node only. Lower devices_per_engine to what one node has"
@@ -104,7 +117,7 @@ class InferenceManager:
         return ModelView(
             served_model_name=self._spec.served_model_name,
             weight_source=self._spec.weight_source,
-            weight_version=self._spec.weight_version,
+            weight_version=self._weights.version,
             engines=tuple(
                 EngineView(
                     engine_id=replica.engine,
@@ -127,9 +140,14 @@ class InferenceManager:
                 "generation": replica.generation,
                 "incarnation": replica.incarnation,
                 "base_url": replica.base_url,
+                "weight_version": replica.weight_version,
                 "pid": replica.started.pid if replica.started is not None else None,
                 "node": replica.workers[0].slot.node_ip,
                 "devices": list(replica.workers[0].slot.device_ids),
+                "followers": [
+                    {"node": worker.slot.node_ip, "devices": list(worker.slot.device_ids)}
+                    for worker in replica.workers[1:]
+                ],
                 "resident_bytes": replica.resident_bytes,
                 "log": str(replica.started.log_path) if replica.started is not None else None,
                 "fence": replica.fence,
@@ -189,6 +207,56 @@ class InferenceManager:
 
         return await self._exclusive("retract", deadline, body, token)
 
+    def require(self, operation: WeightOperation) -> None:
+        """Let an operation on the weights pass; every one asks here, whoever would carry it out.
+
+        Raises:
+            CapabilityError: the model's weights never change, or there is no such operation for it.
+        """
+        self._spec.rights.require(operation)
+
+    async def update_weights(self, update: WeightUpdate, version: str, deadline: Deadline) -> Outcomes:
+        """Give all replicas other weights; see :meth:`ModelWeights.update` for what that means.
+
+        Raises:
+            CapabilityError: the model does not take such updates.
+            EngineError: the version is no name for new weights, or a replica is in no condition for
+                this kind of update. Nothing has changed.
+        """
+        self._weights.admit(update, version)
+
+        async def body() -> Outcomes:
+            self._weights.admit(update, version)  # another update may have passed meanwhile
+            return await self._weights.update(list(self._replicas.values()), update, version, deadline)
+
+        return await self._exclusive("update of the weights", deadline, body)
+
+    async def join_weights_group(self, group: WeightsGroup, deadline: Deadline) -> Outcomes:
+        """Have all replicas join a group for updates by broadcast, each with ranks of its own.
+
+        ``group.rank_offset`` is the rank of the first replica's first device; the others follow in the
+        order of the replicas. Confirmed are those that have joined.
+
+        Raises:
+            CapabilityError: the model does not take updates from a group.
+            EngineError: a replica is not awake. Nothing has changed.
+        """
+        self.require(WeightOperation.JOIN_GROUP)
+        return await self._exclusive(
+            "joining of a weight group",
+            deadline,
+            lambda: self._weights.join(list(self._replicas.values()), group, deadline),
+        )
+
+    async def leave_weights_group(self, name: str, deadline: Deadline) -> Outcomes:
+        """Have all replicas leave a group. Those that never joined do nothing."""
+        self.require(WeightOperation.LEAVE_GROUP)
+        return await self._exclusive(
+            "leaving of a weight group",
+            deadline,
+            lambda: self._weights.leave(list(self._replicas.values()), name, deadline),
+        )
+
     def knows(self, selector: str) -> bool:
         """Whether an engine id or a URL, also an earlier one, is a replica's of this model."""
         return bool(self._find(selector))
@@ -221,7 +289,7 @@ class InferenceManager:
     def confirm_vacant(self, engine: EngineId, evidence: str) -> None:
         """Lift a fence: an operator has proved that no engine process and no memory of it is left.
 
-        The dead worker is replaced; the replica is rebuilt like any other failed one.
+        Counts for the workers that died; the replica is rebuilt like any other failed one.
 
         Raises:
             EngineError: there is no such replica, or it isn't fenced.
@@ -230,11 +298,9 @@ class InferenceManager:
         if replica is None or replica.fence is None:
             raise EngineError(f"{self._name}: {engine} is not fenced, so there is nothing to confirm")
         logger.warning("%s: fence of %s lifted on the operator's word: %s", self._name, engine, evidence)
-        replica.fence = None
         for worker in replica.workers:
-            worker.evidence = evidence
-            if replica.state is not ReplicaState.STOPPING:
-                worker.handle = self._factory(worker.slot)
+            if worker.fence is not None:
+                worker.evidence, worker.fence = evidence, None
 
     # --- recovery -----------------------------------------------------------------------
 
@@ -252,7 +318,11 @@ class InferenceManager:
             return
         before = [replica.ticket() for replica in self._replicas.values()]
         await asyncio.gather(
-            *(self._driver.probe(r) for r in self._in(ReplicaState.READY, ReplicaState.SLEEPING))
+            *(
+                self._driver.probe(replica)
+                for replica in self._replicas.values()
+                if replica.state in {ReplicaState.READY, ReplicaState.SLEEPING} or replica.waits
+            )
         )
         if before != [replica.ticket() for replica in self._replicas.values()]:
             await self._publish()
@@ -262,7 +332,7 @@ class InferenceManager:
 
         Does nothing while a command or another repair runs.
         """
-        broken = [replica for replica in self._in(ReplicaState.FAILED) if self._can_be_repaired(replica)]
+        broken = [replica for replica in self._replicas.values() if self._can_be_repaired(replica)]
         if not broken or self._lock.locked() or self._closing:
             return
 
@@ -273,7 +343,13 @@ class InferenceManager:
         await self._exclusive("repair", Deadline.after(self._clock, self._times.start_s), body)
 
     def _can_be_repaired(self, replica: Replica) -> bool:
-        return replica.fence is None and (not replica.vacant or self._may_start(replica))
+        if self._weights.can_catch_up(replica):
+            return self._may_start(replica)
+        if replica.state is not ReplicaState.FAILED:
+            return False
+        if replica.fence is not None:
+            return self._clock.now_s() >= replica.reap_not_before_s
+        return not replica.vacant or self._may_start(replica)
 
     def _may_start(self, replica: Replica) -> bool:
         has_devices = self._wanted is Wanted.AWAKE or not self._spec.shared
@@ -281,10 +357,16 @@ class InferenceManager:
 
     async def _repair(self, replica: Replica) -> None:
         """Make certain that the old engine is gone; start a new one if that is allowed now."""
+        if replica.waits:
+            await self._open_current(replica, "caught up", Deadline.after(self._clock, self._times.start_s))
+            return
         ended = await self._driver.end(replica, Deadline.after(self._clock, self._times.stop_s))
         if not ended or not self._may_start(replica):
             return
-        outcome = await self._start_one(replica, Deadline.after(self._clock, self._times.start_s))
+        asleep = self._wanted is Wanted.ASLEEP
+        outcome = await self._start_one(
+            replica, Deadline.after(self._clock, self._times.start_s), to_sleep=asleep
+        )
         if outcome.confirmed and self._wanted is Wanted.ASLEEP:
             replica.enter_state(ReplicaState.DRAINING, "rebuilt while its role sleeps")
             outcome = await self._sleep_one(replica, Deadline.after(self._clock, self._times.stop_s))
@@ -301,13 +383,13 @@ class InferenceManager:
         restored = [attempt.replica for attempt in attempts if attempt.stands]
         if not failed:
             for replica in restored:
-                _open(replica, "onloaded")
-            return tuple(_outcome(replica, confirmed=True) for replica in restored)
+                self._weights.open(replica, "onloaded")
+            return tuple(replica.outcome(confirmed=True) for replica in restored)
         self._wanted = Wanted.ASLEEP
         names = ", ".join(attempt.replica.engine for attempt in failed)
         taken_back = await self._take_back(restored, f"{names} did not wake", deadline)
         return taken_back + tuple(
-            _outcome(attempt.replica, confirmed=False, detail=attempt.problem) for attempt in failed
+            attempt.replica.outcome(confirmed=False, detail=attempt.problem) for attempt in failed
         )
 
     async def _restore(self, replica: Replica, deadline: Deadline) -> Attempt:
@@ -316,11 +398,14 @@ class InferenceManager:
             case ReplicaState.READY:
                 return Attempt(replica=replica, ticket=replica.ticket())
             case ReplicaState.SLEEPING:
-                return await self._driver.wake(replica, deadline)
+                attempt = await self._driver.wake(replica, deadline)
             case ReplicaState.FAILED | ReplicaState.STARTING:
-                return await self._driver.start(replica, deadline)
+                attempt = await self._driver.start(replica, deadline)
+            case _ if replica.waits:
+                return await self._weights.catch_up(replica, deadline)
             case _:
                 return Attempt(replica=replica, ticket=replica.ticket(), problem=f"it is {replica.state}")
+        return await self._weights.catch_up(replica, deadline) if attempt.stands else attempt
 
     async def _take_back(self, replicas: Sequence[Replica], why: str, deadline: Deadline) -> Outcomes:
         """Undo the part of an onload that succeeded: its replicas may not keep the devices."""
@@ -330,23 +415,27 @@ class InferenceManager:
             await self._publish()
             return await self._each(replicas, lambda replica: self._end_one(replica, deadline))
         for replica in replicas:
-            _open(replica, "restored")
+            if replica.state is ReplicaState.STARTING:
+                replica.enter_state(ReplicaState.ONLOADING, "started, but not opened")
             replica.enter_state(ReplicaState.DRAINING, f"taken back: {why}")
         await self._publish()
         return await self._each(replicas, lambda replica: self._sleep_one(replica, deadline))
 
     async def _end_one(self, replica: Replica, deadline: Deadline) -> ReplicaOutcome:
         ended = await self._driver.end(replica, deadline)
-        return _outcome(replica, confirmed=ended, detail=replica.evidence if ended else None)
+        return replica.outcome(confirmed=ended, detail=replica.evidence if ended else None)
 
     async def _offload(self, deadline: Deadline) -> Outcomes:
         # Until the offload has ended the role has the devices: a failed replica is restored now, so
         # that it can sleep like the others.
         restart = deadline.share(0.6)
-        await asyncio.gather(*(self._start_one(r, restart) for r in self._in(ReplicaState.FAILED)))
+        await asyncio.gather(
+            *(self._start_one(r, restart, to_sleep=True) for r in self._in(ReplicaState.FAILED))
+        )
         self._wanted = Wanted.ASLEEP
-        for replica in self._in(ReplicaState.READY):
-            replica.enter_state(ReplicaState.DRAINING, "offload")
+        for replica in self._replicas.values():
+            if replica.state is ReplicaState.READY or replica.waits:
+                replica.enter_state(ReplicaState.DRAINING, "offload")
         # Discovery first: a request that is routed after the pause would be aborted.
         await self._publish()
         return await self._each(
@@ -356,13 +445,13 @@ class InferenceManager:
     async def _settle_asleep(self, replica: Replica, deadline: Deadline) -> ReplicaOutcome:
         """Put one replica to sleep; one whose engine died over it is restored once, to sleep then."""
         if replica.state is ReplicaState.SLEEPING:
-            return _outcome(replica, confirmed=True)
+            return replica.outcome(confirmed=True)
         if replica.state is not ReplicaState.DRAINING:
-            return _outcome(replica, confirmed=False)
+            return replica.outcome(confirmed=False)
         attempt = await self._driver.sleep(replica, deadline)
         if attempt.succeeded or not attempt.proved_gone:
-            return _outcome(replica, confirmed=attempt.succeeded, detail=attempt.problem)
-        restarted = await self._start_one(replica, deadline.share(0.6))
+            return replica.outcome(confirmed=attempt.succeeded, detail=attempt.problem)
+        restarted = await self._start_one(replica, deadline.share(0.6), to_sleep=True)
         if not restarted.confirmed:
             return restarted
         replica.enter_state(ReplicaState.DRAINING, "offload")
@@ -370,20 +459,35 @@ class InferenceManager:
 
     async def _sleep_one(self, replica: Replica, deadline: Deadline) -> ReplicaOutcome:
         attempt = await self._driver.sleep(replica, deadline)
-        return _outcome(replica, confirmed=attempt.succeeded, detail=attempt.problem)
+        return replica.outcome(confirmed=attempt.succeeded, detail=attempt.problem)
 
     # --- start, stop --------------------------------------------------------------------
 
-    async def _start_one(self, replica: Replica, deadline: Deadline) -> ReplicaOutcome:
-        if replica.state in {ReplicaState.READY, ReplicaState.SLEEPING}:
-            return _outcome(replica, confirmed=True)
+    async def _start_one(
+        self, replica: Replica, deadline: Deadline, *, to_sleep: bool = False
+    ) -> ReplicaOutcome:
+        """Start one replica and open it. One that is to sleep next is only opened if it may be as it is:
+        it gets its weights when it wakes."""
+        if replica.state in {ReplicaState.READY, ReplicaState.SLEEPING} or replica.waits:
+            return replica.outcome(confirmed=True)
         if replica.state not in {ReplicaState.STARTING, ReplicaState.FAILED}:
-            return _outcome(replica, confirmed=False)
+            return replica.outcome(confirmed=False)
         attempt = await self._driver.start(replica, deadline)
+        if not attempt.succeeded:
+            return replica.outcome(confirmed=False, detail=attempt.problem)
+        if to_sleep and self._weights.lacks(replica):
+            replica.enter_state(ReplicaState.ONLOADING, "started to sleep; it gets its weights on waking")
+            replica.waits = True
+            return replica.outcome(confirmed=True)
+        return await self._open_current(replica, "started", deadline)
+
+    async def _open_current(self, replica: Replica, reason: str, deadline: Deadline) -> ReplicaOutcome:
+        """Open a replica that is awake, with the current weights; one that can't have them waits."""
+        attempt = await self._weights.catch_up(replica, deadline)
         if attempt.succeeded:
-            _open(replica, "started")
+            self._weights.open(replica, reason)
             await self._publish()
-        return _outcome(replica, confirmed=attempt.succeeded, detail=attempt.problem)
+        return replica.outcome(confirmed=attempt.succeeded, detail=attempt.problem)
 
     async def _stop(self, replicas: Iterable[Replica], deadline: Deadline) -> Outcomes:
         chosen = list(replicas)
@@ -399,12 +503,12 @@ class InferenceManager:
 
     async def _stop_one(self, replica: Replica, deadline: Deadline) -> ReplicaOutcome:
         if not await self._driver.end(replica, deadline):
-            return _outcome(replica, confirmed=False, detail=f"its end is not confirmed: {replica.account}")
+            return replica.outcome(confirmed=False, detail=f"its end is not confirmed: {replica.account}")
         for worker in replica.workers:
             await worker.handle.dispose()
         # The table has no state after STOPPING: a replica that is confirmed gone is forgotten.
         self._replicas.pop(replica.engine, None)
-        return _outcome(replica, confirmed=True, detail=replica.evidence)
+        return replica.outcome(confirmed=True, detail=replica.evidence)
 
     # --- one command at a time ----------------------------------------------------------
 
@@ -445,7 +549,7 @@ class InferenceManager:
             self._lock.release()
 
     def _all_unconfirmed(self, why: str) -> Outcomes:
-        return tuple(_outcome(replica, confirmed=False, detail=why) for replica in self._replicas.values())
+        return tuple(replica.outcome(confirmed=False, detail=why) for replica in self._replicas.values())
 
     def _find(self, selector: str) -> list[Replica]:
         return [r for r in self._replicas.values() if selector == r.engine or selector in r.urls]
@@ -455,18 +559,7 @@ class InferenceManager:
 
     @property
     def _name(self) -> str:
-        return f"{self._spec.role} {self._spec.model}"
-
-
-def _open(replica: Replica, reason: str) -> None:
-    if replica.state is not ReplicaState.READY:
-        replica.enter_state(ReplicaState.READY, reason)
-
-
-def _outcome(replica: Replica, *, confirmed: bool, detail: str | None = None) -> ReplicaOutcome:
-    return ReplicaOutcome(
-        engine=replica.engine, state=replica.state, confirmed=confirmed, detail=detail or replica.account
-    )
+        return self._spec.name
 
 
 def _being_cancelled() -> bool:

@@ -93,19 +93,50 @@ def reserve_port(host: str, purpose: PortRange, *, start: int | None = None) -> 
     ports = purpose.value
     offset = random.randrange(len(ports)) if start is None else start - ports.start
     for step in range(len(ports)):
-        port = ports[(offset + step) % len(ports)]
-        claim = _claim(port)
-        if claim is None:
-            continue
-        held = _hold(host, port)
-        if held is None:
-            claim.close()
-            continue
-        return PortReservation(host, port, claim, held)
+        reserved = _reserve_exactly(host, ports[(offset + step) % len(ports)])
+        if reserved is not None:
+            return reserved
     raise EngineError(
         f"no free {purpose.name.lower()} port on this node: all of {ports.start} to {ports.stop - 1} "
         f"are in use on {host}"
     )
+
+
+def reserve_block(host: str, purpose: PortRange, size: int) -> list[PortReservation]:
+    """Reserve ``size`` ports that follow one another; the first is a multiple of ``size`` into the range.
+
+    Raises:
+        EngineError: no block of the range is wholly free, or ``host`` is not an address of this node.
+    """
+    ports = purpose.value
+    firsts = list(range(ports.start, ports.stop - size + 1, size))
+    random.shuffle(firsts)
+    for first in firsts:
+        block: list[PortReservation] = []
+        for port in range(first, first + size):
+            reserved = _reserve_exactly(host, port)
+            if reserved is None:
+                break
+            block.append(reserved)
+        if len(block) == size:
+            return block
+        for reserved in block:
+            reserved.release()
+    raise EngineError(
+        f"no {size} free {purpose.name.lower()} ports in a row on this node, of {ports.start} to "
+        f"{ports.stop - 1} on {host}"
+    )
+
+
+def _reserve_exactly(host: str, port: int) -> PortReservation | None:
+    claim = _claim(port)
+    if claim is None:
+        return None
+    held = _hold(host, port)
+    if held is None:
+        claim.close()
+        return None
+    return PortReservation(host, port, claim, held)
 
 
 def _claim(port: int) -> socket.socket | None:

@@ -16,6 +16,7 @@ from attrs import define, frozen
 
 from rolecall.engines.fencing import Stamp
 from rolecall.engines.replica_state import ReplicaState, next_state
+from rolecall.engines.results import ReplicaOutcome
 from rolecall.engines.worker_handle import Started, WorkerHandle, WorkerSlot
 from rolecall.events.event import Emit
 from rolecall.ids import EngineId, FencingToken, RoleName
@@ -33,12 +34,19 @@ class Ticket:
 
 @define(kw_only=True)
 class WorkerRecord:
-    """One worker of a replica. ``evidence`` says why no engine process of it can be left;
-    None while there is, or may be, one."""
+    """One worker of a replica.
+
+    evidence: why no engine process of it can be left; None while there is, or may be, one.
+    died: what said that the worker is dead; it is never called again, and replaced before the next
+        start.
+    fence: of a dead worker without evidence: what is left of its engine, as far as anyone knows.
+    """
 
     slot: WorkerSlot
     handle: WorkerHandle
     evidence: str | None = None
+    died: str | None = None
+    fence: str | None = None
 
 
 class Replica:
@@ -48,7 +56,9 @@ class Replica:
     generation: rises with every new endpoint; what discovery shows.
     incarnation: number of the engine start; what commands and late answers are judged by.
     urls: every URL the replica has had, the present one last.
-    fence: why an operator must act before anything may be started here; None: nothing.
+    weight_version: version that this incarnation has proved; None for static weights.
+    groups: weight groups that this incarnation has joined.
+    waits: it is awake, but lacks the model's current weights, and nobody is giving them to it now.
     """
 
     def __init__(
@@ -60,11 +70,15 @@ class Replica:
         self.incarnation = 1
         self.urls: list[str] = []
         self.started: Started | None = None
-        self.fence: str | None = None
+        self.weight_version: str | None = None
+        self.groups: set[str] = set()
+        self.waits = False
         self.resident_bytes: int | None = None
         self.failed_probes = 0
         self.failed_starts = 0
         self.rebuild_not_before_s = 0.0
+        self.failed_reaps = 0
+        self.reap_not_before_s = 0.0
         self._role = role
         self._emit = emit
         self._changes = 0
@@ -100,6 +114,12 @@ class Replica:
         return "; ".join(worker.evidence for worker in self.workers if worker.evidence is not None)
 
     @property
+    def fence(self) -> str | None:
+        """Why nothing may be started here: what dead workers may have left; None: nothing."""
+        fences = [worker.fence for worker in self.workers if worker.fence is not None]
+        return "; ".join(fences) or None
+
+    @property
     def account(self) -> str:
         """Why the replica is as it is: the fence if there is one, else the reason of its state."""
         return self.fence or self._reason
@@ -113,7 +133,17 @@ class Replica:
         before, self._state = self._state, next_state(self._state, wanted)
         self._changes += 1
         self.failed_probes = 0
+        self.waits = False
+        if wanted is ReplicaState.READY:
+            self.failed_starts = 0
         self._tell(before, reason)
+
+    def wait(self, reason: str) -> None:
+        """Note that an ONLOADING replica is awake and stays unroutable until it gets other weights."""
+        self.waits = True
+        if reason != self._reason:
+            self._reason = reason
+            logger.warning("%s %s waits: %s", self._role, self.engine, reason)
 
     def begin_incarnation(self, reason: str) -> None:
         """Enter STARTING as a new incarnation with a higher generation and no endpoint."""
@@ -121,17 +151,25 @@ class Replica:
         self.incarnation += 1
         self.generation += 1
         self.started = None
+        self.weight_version = None
+        self.groups.clear()
         self.enter_state(ReplicaState.STARTING, reason)
         for worker in self.workers:
             worker.evidence = None
 
-    def record_start(self, started: Started) -> None:
-        """Take over what the started engine says of itself."""
+    def record_start(self, started: Started, weight_version: str | None) -> None:
+        """Take over what the started engine, or its head, says of itself."""
         self.started = started
-        self.failed_starts = 0
+        self.weight_version = weight_version
         self.resident_bytes = started.memory.resident_bytes
         if started.base_url not in self.urls[-1:]:
             self.urls.append(started.base_url)
+
+    def outcome(self, *, confirmed: bool, detail: str | None = None) -> ReplicaOutcome:
+        """What a command achieved here, as it is reported."""
+        return ReplicaOutcome(
+            engine=self.engine, state=self._state, confirmed=confirmed, detail=detail or self.account
+        )
 
     def ticket(self) -> Ticket:
         return Ticket(incarnation=self.incarnation, changes=self._changes)

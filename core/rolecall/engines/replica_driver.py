@@ -1,9 +1,9 @@
 """The replica driver: carries out on one replica what its manager decided, and judges the answers.
 
-Pure asyncio over :class:`~rolecall.engines.worker_handle.WorkerHandle`; one per manager. It knows
-one replica at a time and nothing of leases, of the role's other replicas, or of discovery. An
-answer that is not a success always ends in FAILED, and the driver alone decides what is known
-about the engine then: proved gone, unconfirmed, or fenced.
+Pure asyncio over the replica's workers (:mod:`rolecall.engines.replica_workers`); one per manager. It
+knows one replica at a time and nothing of leases, of the role's other replicas, or of discovery. An
+answer that is not a success ends in FAILED (except a refusal that touched nothing), and the driver
+alone decides what is known about the engine then: proved gone, unconfirmed, or fenced.
 """
 
 from __future__ import annotations
@@ -19,18 +19,23 @@ from rolecall.engines.deadline import Clock, Deadline, DeadlineExceededError
 from rolecall.engines.fencing import TokenGate
 from rolecall.engines.handover import SleepProof
 from rolecall.engines.health_policy import HealthPolicy, Verdict, judge, judge_silence
+from rolecall.engines.reaping import Reaper
 from rolecall.engines.replica import Replica, Ticket
 from rolecall.engines.replica_state import ReplicaState
+from rolecall.engines.replica_workers import ReplicaWorkers
+from rolecall.engines.weight_operations import WeightRights
 from rolecall.engines.worker_handle import (
     EngineExitedError,
     Started,
+    UpdateRefusedError,
     WorkerDiedError,
+    WorkerFactory,
     WorkerUnavailableError,
 )
 from rolecall.errors import InferenceRecoveryRequired, RolecallError
 from rolecall.events.event import Emit
 from rolecall.ids import ModelId, RoleName
-from rolecall.interfaces.engine_backend import MemoryReport
+from rolecall.interfaces.engine_backend import Capability, MemoryReport, WeightsGroup, WeightUpdate
 from rolecall.interfaces.role import WeightSource
 
 T = TypeVar("T")
@@ -45,8 +50,8 @@ _CONFIRM_S = 10.0
 class ModelSpec:
     """What distinguishes one model's engines from another's.
 
-    weight_version: version that versioned engines start with; None for static ones.
-    can_sleep: the backend can release and resume memory.
+    weight_version: version of the source's weights, which engines start with; None for static ones.
+    capabilities: what the backend's engines can do.
     shared: the role shares devices with another role.
     """
 
@@ -55,8 +60,22 @@ class ModelSpec:
     served_model_name: str
     weight_source: WeightSource
     weight_version: str | None
-    can_sleep: bool
+    capabilities: frozenset[Capability]
     shared: bool
+
+    @property
+    def name(self) -> str:
+        """The model as messages call it."""
+        return f"{self.role} {self.model}"
+
+    @property
+    def can_sleep(self) -> bool:
+        return Capability.SLEEP in self.capabilities
+
+    @property
+    def rights(self) -> WeightRights:
+        """What may be done to its weights."""
+        return WeightRights(name=self.name, weight_source=self.weight_source, capabilities=self.capabilities)
 
 
 @frozen(kw_only=True)
@@ -68,7 +87,8 @@ class LifecycleTimes:
     drain_grace_s: how long running requests may finish before they are aborted.
     probe_s: how long one look at an engine may take.
     stop_s: ending an engine, or putting a rebuilt one to sleep, outside a command.
-    backoff_s, longest_backoff_s: pause before a rebuild that follows a failed start; it doubles.
+    backoff_s, longest_backoff_s: pause before trying again what has failed, a start or a look for
+        survivors; it doubles.
     """
 
     start_s: float = 300.0
@@ -87,13 +107,15 @@ class Attempt:
 
     ticket: the replica at the moment of the result.
     problem: None for a success.
-    proved_gone: the engine ended by itself, and nothing of it is left.
+    proved_gone: the engine or its worker ended by itself, and nothing of it is left.
+    refused: nothing was touched, and the replica is as it was.
     """
 
     replica: Replica
     ticket: Ticket
     problem: str | None = None
     proved_gone: bool = False
+    refused: bool = False
 
     @property
     def succeeded(self) -> bool:
@@ -109,9 +131,18 @@ class ReplicaDriver:
     """See the module's contract. ``gate`` is the manager's: commands carry its highest token."""
 
     def __init__(
-        self, spec: ModelSpec, *, times: LifecycleTimes, clock: Clock, gate: TokenGate, emit: Emit
+        self,
+        spec: ModelSpec,
+        *,
+        factory: WorkerFactory,
+        reaper: Reaper,
+        times: LifecycleTimes,
+        clock: Clock,
+        gate: TokenGate,
+        emit: Emit,
     ) -> None:
         self._spec = spec
+        self._workers = ReplicaWorkers(spec.role, factory=factory, reaper=reaper, emit=emit)
         self._times = times
         self._clock = clock
         self._gate = gate
@@ -120,28 +151,28 @@ class ReplicaDriver:
     async def prepare(self, replica: Replica, deadline: Deadline) -> None:
         """Get the model's files; a failure shows again, with its place, in the start that follows."""
         try:
-            await asyncio.gather(*(worker.handle.prepare(deadline) for worker in replica.workers))
+            await self._workers.prepare(replica, deadline)
         except RolecallError as error:
             logger.warning("%s: %s", replica.engine, error)
 
     async def start(self, replica: Replica, deadline: Deadline) -> Attempt:
         """Start an engine for a STARTING or FAILED replica; STARTING when it has succeeded.
 
-        A failed replica's old engine is ended first, with evidence, and a new incarnation begins.
+        A failed replica's old engine is ended first, with evidence, and a new incarnation begins. It
+        has the weights of the model's source.
         """
         if (refused := await self._make_way(replica, deadline)) is not None:
             return refused
+        version = self._spec.weight_version
 
         def record(started: Started) -> None:
-            replica.record_start(started)
+            replica.record_start(started, version)
             self._note_memory(replica, started.memory.resident_bytes, awake=True)
 
-        work = replica.head.start(replica.stamp(self._gate.highest), self._spec.weight_version, deadline)
-        attempt = await self._attempt(replica, "start", work, record, deadline)
-        if attempt.problem is not None and replica.state is ReplicaState.FAILED:
-            pause = min(self._times.backoff_s * 2**replica.failed_starts, self._times.longest_backoff_s)
-            replica.failed_starts += 1
-            replica.rebuild_not_before_s = self._clock.now_s() + pause
+        work = deadline.leaving(_CONFIRM_S) if len(replica.workers) > 1 else deadline
+        start = self._workers.start(replica, replica.stamp(self._gate.highest), version, work)
+        attempt = await self._attempt(replica, "start", start, record, deadline)
+        self._back_off(attempt)
         return attempt
 
     async def wake(self, replica: Replica, deadline: Deadline) -> Attempt:
@@ -151,7 +182,8 @@ class ReplicaDriver:
         def record(memory: MemoryReport) -> None:
             self._note_memory(replica, memory.resident_bytes, awake=True)
 
-        work = replica.head.wake(replica.stamp(self._gate.highest), self._spec.weight_version, deadline)
+        stamp = replica.stamp(self._gate.highest)
+        work = self._workers.wake(replica, stamp, replica.weight_version, deadline.leaving(_CONFIRM_S))
         return await self._attempt(replica, "wake", work, record, deadline)
 
     async def sleep(self, replica: Replica, deadline: Deadline) -> Attempt:
@@ -165,49 +197,72 @@ class ReplicaDriver:
                 f"released: {_mib(proof.awake_bytes)} awake, {_mib(proof.asleep_bytes)} asleep{aborted}",
             )
 
-        work = replica.head.sleep(
-            replica.stamp(self._gate.highest), self._times.drain_grace_s, deadline.leaving(_CONFIRM_S)
-        )
+        stamp = replica.stamp(self._gate.highest)
+        work = self._workers.sleep(replica, stamp, self._times.drain_grace_s, deadline.leaving(_CONFIRM_S))
         return await self._attempt(replica, "sleep", work, record, deadline)
 
+    async def update(
+        self, replica: Replica, update: WeightUpdate, version: str, deadline: Deadline
+    ) -> Attempt:
+        """Give an ONLOADING replica other weights; ONLOADING with them when it has succeeded."""
+
+        def record(memory: MemoryReport) -> None:
+            replica.weight_version = version
+            self._note_memory(replica, memory.resident_bytes, awake=True)
+
+        replica.waits = False
+        stamp = replica.stamp(self._gate.highest)
+        work = self._workers.update_weights(
+            replica, stamp, update, version, grace_s=self._times.drain_grace_s, deadline=deadline
+        )
+        attempt = await self._attempt(
+            replica, f"update of the weights to {version!r}", work, record, deadline
+        )
+        self._back_off(attempt)
+        return attempt
+
+    async def join_weights_group(self, replica: Replica, group: WeightsGroup, deadline: Deadline) -> Attempt:
+        """Have an ONLOADING replica join a group; FAILED if it did not: its scheduler may wait for ever."""
+        work = self._workers.join_weights_group(replica, replica.stamp(self._gate.highest), group, deadline)
+        return await self._attempt(
+            replica, f"joining group {group.name!r}", work, lambda _: replica.groups.add(group.name), deadline
+        )
+
+    async def leave_weights_group(self, replica: Replica, name: str, deadline: Deadline) -> Attempt:
+        """Have an ONLOADING replica leave a group."""
+        work = self._workers.leave_weights_group(replica, replica.stamp(self._gate.highest), name, deadline)
+        return await self._attempt(
+            replica, f"leaving group {name!r}", work, lambda _: replica.groups.discard(name), deadline
+        )
+
     async def end(self, replica: Replica, deadline: Deadline) -> bool:
-        """Have each worker end its engine, unless it gave evidence before; True when all have."""
-        if replica.fence is not None:
-            return replica.vacant
-        incarnation = replica.incarnation
-        for worker in replica.workers:
-            if worker.evidence is not None:
-                continue
-            try:
-                evidence = await worker.handle.stop(replica.stamp(self._gate.highest), deadline)
-            except WorkerDiedError as error:
-                if replica.incarnation == incarnation:
-                    self._fence(replica, error)
-                return False
-            except RolecallError as error:
-                logger.warning("%s: the end of its engine is not confirmed: %s", replica.engine, error)
-                continue
-            if replica.incarnation == incarnation:
-                worker.evidence = evidence
-                replica.resident_bytes = 0
+        """Have each worker end its engine, unless there is evidence of its end; True when all have.
+
+        For a worker that is dead the reaper looks, and ends what is left.
+        """
+        ticket = replica.ticket()
+        await self._workers.end(replica, replica.stamp(self._gate.highest), deadline)
+        if replica.ticket().incarnation != ticket.incarnation:
+            return False
+        if replica.vacant:
+            replica.resident_bytes = 0
+            replica.failed_reaps = 0
+        elif replica.fence is not None:
+            replica.reap_not_before_s = self._clock.now_s() + self._pause(replica.failed_reaps)
+            replica.failed_reaps += 1
         return replica.vacant
 
     async def probe(self, replica: Replica) -> None:
-        """Look at a READY or SLEEPING replica; FAILED if it is broken."""
+        """Look at a READY, SLEEPING or waiting replica; FAILED if it is broken."""
         ticket = replica.ticket()
         policy = self._times.health
-        generate = replica.state is ReplicaState.READY
+        generate = replica.state is not ReplicaState.SLEEPING
         deadline = Deadline.after(self._clock, self._times.probe_s)
         try:
-            looks = await asyncio.gather(
-                *(
-                    worker.handle.health(generate=generate and worker.slot.node_rank == 0, deadline=deadline)
-                    for worker in replica.workers
-                )
-            )
-        except WorkerDiedError as error:
+            looks = await self._workers.look(replica, generate=generate, deadline=deadline)
+        except WorkerDiedError:
             if replica.is_current(ticket):
-                self._fence(replica, error)
+                replica.enter_state(ReplicaState.FAILED, _deaths(replica))
             return
         except (WorkerUnavailableError, DeadlineExceededError) as error:
             if replica.is_current(ticket):
@@ -237,14 +292,16 @@ class ReplicaDriver:
 
     async def _make_way(self, replica: Replica, deadline: Deadline) -> Attempt | None:
         """Ready a FAILED replica for a new incarnation; the refusal if that can't be."""
-        if replica.fence is not None:
-            return _refusal(replica, str(InferenceRecoveryRequired(replica.fence)))
         if replica.state is not ReplicaState.FAILED:
             return None
-        ticket = replica.ticket()
-        if not await self.end(replica, deadline.share(0.5)) or not replica.is_current(ticket):
+        ticket, why = replica.ticket(), replica.reason
+        ended = await self.end(replica, deadline.share(0.5))
+        if replica.fence is not None:
+            return _refusal(replica, str(InferenceRecoveryRequired(replica.fence)))
+        if not ended or not replica.is_current(ticket):
             return _refusal(replica, f"its old engine is not confirmed gone: {replica.account}")
-        replica.begin_incarnation(f"rebuild, since {replica.reason}")
+        self._workers.replace_dead(replica)
+        replica.begin_incarnation(f"rebuild, since {why}")
         return None
 
     async def _attempt(
@@ -278,33 +335,31 @@ class ReplicaDriver:
         problem = f"{doing} failed: {error}"
         if not replica.is_current(ticket):
             return _refusal(replica, f"{problem}; meanwhile: {replica.account}")
-        if isinstance(error, WorkerDiedError):
-            self._fence(replica, error)
-            return _refusal(replica, replica.account)
-        replica.enter_state(ReplicaState.FAILED, problem)
-        if isinstance(error, EngineExitedError) and await self.end(replica, deadline):
+        if isinstance(error, UpdateRefusedError):
+            return Attempt(replica=replica, ticket=ticket, problem=problem, refused=True)
+        died = isinstance(error, WorkerDiedError)
+        replica.enter_state(ReplicaState.FAILED, _deaths(replica) if died else problem)
+        # An end that came by itself can be proved at once, and a part of a replica must not live on.
+        proved = died or isinstance(error, EngineExitedError)
+        if (proved or len(replica.workers) > 1) and await self.end(replica, deadline):
             return Attempt(
                 replica=replica,
                 ticket=replica.ticket(),
                 problem=f"{problem}; {replica.evidence}",
-                proved_gone=True,
+                proved_gone=proved,
             )
-        return _refusal(replica, problem)
+        return _refusal(replica, replica.account if died else problem)
 
-    def _fence(self, replica: Replica, error: WorkerDiedError) -> None:
-        """The worker is dead: nobody here can prove that its engine is gone."""
-        slot = replica.workers[0].slot
-        started = replica.started
-        suspect = f"process group {started.pid}" if started is not None else "an engine process"
-        devices = ", ".join(slot.device_ids) or "of that node"
-        replica.fence = (
-            f"the worker of {replica.engine} on node {slot.node_ip} is dead ({error}); {suspect} may have "
-            f"survived it and may hold devices {devices}. Nothing is started there until an operator has "
-            "made sure that the process is gone and its memory free, and has confirmed that; or end the job"
-        )
-        if replica.state not in {ReplicaState.FAILED, ReplicaState.STOPPING}:
-            replica.enter_state(ReplicaState.FAILED, replica.fence)
-        logger.error("fenced: %s", replica.fence)
+    def _back_off(self, attempt: Attempt) -> None:
+        """After a failure, keep the replica from being tried again at once."""
+        replica = attempt.replica
+        if attempt.succeeded or not (attempt.refused or replica.state is ReplicaState.FAILED):
+            return
+        replica.rebuild_not_before_s = self._clock.now_s() + self._pause(replica.failed_starts)
+        replica.failed_starts += 1
+
+    def _pause(self, failures: int) -> float:
+        return min(self._times.backoff_s * 2**failures, self._times.longest_backoff_s)
 
     def _note_memory(self, replica: Replica, resident_bytes: int, *, awake: bool) -> None:
         replica.resident_bytes = resident_bytes
@@ -319,6 +374,14 @@ class ReplicaDriver:
 
 def _refusal(replica: Replica, problem: str) -> Attempt:
     return Attempt(replica=replica, ticket=replica.ticket(), problem=problem)
+
+
+def _deaths(replica: Replica) -> str:
+    return "; ".join(
+        f"the worker on node {worker.slot.node_ip} died: {worker.died}"
+        for worker in replica.workers
+        if worker.died is not None
+    )
 
 
 def _mib(size: int) -> str:

@@ -8,7 +8,11 @@ from rolecall.errors import TransitionError
 
 
 class ReplicaState(StrEnum):
-    """Routable only in READY. FAILED means "not routable", never "device freed"."""
+    """Routable only in READY. FAILED means "not routable", never "device freed".
+
+    ONLOADING is everything between being started or awake and being routable: memory that comes
+    back, and weights that are brought to the model's current version or still wait for it.
+    """
 
     STARTING = "STARTING"
     READY = "READY"
@@ -20,11 +24,13 @@ class ReplicaState(StrEnum):
 
 
 TRANSITIONS: dict[ReplicaState, frozenset[ReplicaState]] = {
-    ReplicaState.STARTING: frozenset({ReplicaState.READY, ReplicaState.FAILED}),
-    ReplicaState.READY: frozenset({ReplicaState.DRAINING, ReplicaState.FAILED, ReplicaState.STOPPING}),
+    ReplicaState.STARTING: frozenset({ReplicaState.READY, ReplicaState.ONLOADING, ReplicaState.FAILED}),
+    ReplicaState.READY: frozenset(
+        {ReplicaState.DRAINING, ReplicaState.ONLOADING, ReplicaState.FAILED, ReplicaState.STOPPING}
+    ),
     ReplicaState.DRAINING: frozenset({ReplicaState.SLEEPING, ReplicaState.FAILED}),
     ReplicaState.SLEEPING: frozenset({ReplicaState.ONLOADING, ReplicaState.FAILED, ReplicaState.STOPPING}),
-    ReplicaState.ONLOADING: frozenset({ReplicaState.READY, ReplicaState.FAILED}),
+    ReplicaState.ONLOADING: frozenset({ReplicaState.READY, ReplicaState.DRAINING, ReplicaState.FAILED}),
     ReplicaState.FAILED: frozenset({ReplicaState.STARTING, ReplicaState.STOPPING}),
     ReplicaState.STOPPING: frozenset(),
 }

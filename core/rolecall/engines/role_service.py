@@ -27,10 +27,11 @@ from rolecall.config.specs import JobConfig
 from rolecall.discovery.registry_actor import RayRegistry
 from rolecall.discovery.topology import RoleTopology, build_routing, new_epoch
 from rolecall.engines.deadline import Deadline, LoopClock
-from rolecall.engines.engine_host import HostSetup
 from rolecall.engines.fencing import TokenGate
 from rolecall.engines.handover import HandoverLimits
+from rolecall.engines.launching import HostSetup
 from rolecall.engines.manager import InferenceManager, Outcomes
+from rolecall.engines.reaper_task import RayReaper
 from rolecall.engines.replica_driver import LifecycleTimes, ModelSpec
 from rolecall.engines.results import LifecycleResult
 from rolecall.engines.worker import LOG_FORMAT, RayWorkers, WorkerOrder
@@ -38,9 +39,9 @@ from rolecall.engines.worker_handle import WorkerSlot
 from rolecall.errors import EngineError, RolecallError
 from rolecall.events.hub_actor import remote_emitter
 from rolecall.ids import EngineId, FencingToken, ModelId, RoleName
-from rolecall.interfaces.engine_backend import Capability
 from rolecall.interfaces.role import WeightSource
 from rolecall.placement.binding import BoundPlan
+from rolecall.placement.demand import model_demand
 from rolecall.plugins.host import PluginHost
 
 logger = logging.getLogger(__name__)
@@ -218,6 +219,7 @@ class RoleService:
                     resource=order.config.placement.resource,
                     namespace=order.namespace,
                 ),
+                reaper=RayReaper(namespace=order.namespace, role=order.role),
                 times=times,
                 clock=self._clock,
                 emit=self._emit,
@@ -242,7 +244,7 @@ class RoleService:
             served_model_name=model.served_model_name,
             weight_source=model.weight_source,
             weight_version=None if static else FIRST_WEIGHT_VERSION,
-            can_sleep=Capability.SLEEP in model.features.capabilities,
+            capabilities=model.features.capabilities,
             shared=shared,
         )
 
@@ -258,6 +260,7 @@ class RoleService:
                     bundles=worker.bundles,
                     device_ids=worker.device_ids,
                     reservation=worker.reservation,
+                    nodes=len(replica.workers),
                 )
                 for rank, worker in enumerate(replica.workers)
             ]
@@ -267,8 +270,10 @@ class RoleService:
 
     def _worker_order(self, model: ResolvedModel, slot: WorkerSlot) -> WorkerOrder:
         order = self._order
+        demand = model_demand(model.model, model.config)
         return WorkerOrder(
             setup=HostSetup(
+                namespace=order.namespace,
                 slot=slot,
                 role=order.role,
                 model=model.model,
@@ -277,6 +282,8 @@ class RoleService:
                 listen_host=LOOPBACK if order.config.cluster.is_private else slot.node_ip,
                 log_dir=order.run_dir / "engines",
                 limits=HandoverLimits(),
+                tensor_parallel=demand.tensor_parallel,
+                pipeline_parallel=demand.pipeline_parallel,
             ),
             config=order.config,
             file=order.file,

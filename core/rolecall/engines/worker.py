@@ -3,7 +3,7 @@
 One actor a worker slot, made by the role service that owns it and ending with that. It is never
 restarted by Ray: a second one would know nothing of the first one's engine. The engine's process
 is a child of the actor's process, in a group of its own and with a parent-death signal, so that a
-killed actor leaves no engine; that this worked is for an operator to check, not for us to assume.
+killed actor leaves no engine; that this worked is for the reaper to check, not for us to assume.
 
 Ray's errors stop in :class:`RayWorkerHandle`; see ``rolecall.engines.worker_handle`` for what each
 error means.
@@ -26,9 +26,10 @@ from rolecall.cluster.scheduling import in_bundle
 from rolecall.config.resolve import resolve_role
 from rolecall.config.specs import JobConfig
 from rolecall.engines.deadline import Deadline, LoopClock
-from rolecall.engines.engine_host import EngineHost, HostSetup, Prepared
+from rolecall.engines.engine_host import EngineHost
 from rolecall.engines.fencing import Stamp
 from rolecall.engines.handover import SleepProof
+from rolecall.engines.launching import HostSetup, Prepared
 from rolecall.engines.worker_handle import (
     ANSWER_MARGIN_S,
     Started,
@@ -40,7 +41,7 @@ from rolecall.engines.worker_handle import (
 )
 from rolecall.errors import EngineError, RolecallError
 from rolecall.guard.door import Door
-from rolecall.interfaces.engine_backend import MemoryReport
+from rolecall.interfaces.engine_backend import MemoryReport, WeightsGroup, WeightUpdate
 from rolecall.model_sources.fetch import fetch_model
 from rolecall.plugins.host import PluginHost
 
@@ -72,14 +73,36 @@ class EngineWorker:
     async def prepare(self, *, timeout_s: float) -> None:
         await self._host.prepare(_within(timeout_s))
 
-    async def start(self, stamp: Stamp, weight_version: str | None, *, timeout_s: float) -> Started:
-        return await self._host.start(stamp, weight_version, _within(timeout_s))
+    async def meet(self, stamp: Stamp, *, timeout_s: float) -> str:
+        return await self._host.meet(stamp, _within(timeout_s))
+
+    async def start(
+        self, stamp: Stamp, weight_version: str | None, *, rendezvous: str | None, timeout_s: float
+    ) -> Started:
+        return await self._host.start(stamp, weight_version, _within(timeout_s), rendezvous=rendezvous)
 
     async def sleep(self, stamp: Stamp, grace_s: float, *, timeout_s: float) -> SleepProof:
         return await self._host.sleep(stamp, grace_s, _within(timeout_s))
 
     async def wake(self, stamp: Stamp, weight_version: str | None, *, timeout_s: float) -> MemoryReport:
         return await self._host.wake(stamp, weight_version, _within(timeout_s))
+
+    async def measure(self, stamp: Stamp, *, timeout_s: float) -> MemoryReport:
+        return await self._host.measure(stamp, _within(timeout_s))
+
+    async def prove_released(self, stamp: Stamp, awake: MemoryReport, *, timeout_s: float) -> MemoryReport:
+        return await self._host.prove_released(stamp, awake, _within(timeout_s))
+
+    async def update_weights(
+        self, stamp: Stamp, update: WeightUpdate, version: str, grace_s: float, *, timeout_s: float
+    ) -> MemoryReport:
+        return await self._host.update_weights(stamp, update, version, grace_s, _within(timeout_s))
+
+    async def join_weights_group(self, stamp: Stamp, group: WeightsGroup, *, timeout_s: float) -> None:
+        await self._host.join_weights_group(stamp, group, _within(timeout_s))
+
+    async def leave_weights_group(self, stamp: Stamp, name: str, *, timeout_s: float) -> None:
+        await self._host.leave_weights_group(stamp, name, _within(timeout_s))
 
     async def health(self, *, generate: bool, timeout_s: float) -> WorkerHealth:
         return await self._host.health(generate=generate, deadline=_within(timeout_s))
@@ -104,14 +127,36 @@ class RayWorkerHandle:
     async def prepare(self, deadline: Deadline) -> None:
         await self._call("prepare", deadline)
 
-    async def start(self, stamp: Stamp, weight_version: str | None, deadline: Deadline) -> Started:
-        return await self._call("start", deadline, stamp, weight_version)
+    async def meet(self, stamp: Stamp, deadline: Deadline) -> str:
+        return await self._call("meet", deadline, stamp)
+
+    async def start(
+        self, stamp: Stamp, weight_version: str | None, deadline: Deadline, *, rendezvous: str | None = None
+    ) -> Started:
+        return await self._call("start", deadline, stamp, weight_version, rendezvous=rendezvous)
 
     async def sleep(self, stamp: Stamp, grace_s: float, deadline: Deadline) -> SleepProof:
         return await self._call("sleep", deadline, stamp, grace_s)
 
     async def wake(self, stamp: Stamp, weight_version: str | None, deadline: Deadline) -> MemoryReport:
         return await self._call("wake", deadline, stamp, weight_version)
+
+    async def measure(self, stamp: Stamp, deadline: Deadline) -> MemoryReport:
+        return await self._call("measure", deadline, stamp)
+
+    async def prove_released(self, stamp: Stamp, awake: MemoryReport, deadline: Deadline) -> MemoryReport:
+        return await self._call("prove_released", deadline, stamp, awake)
+
+    async def update_weights(
+        self, stamp: Stamp, update: WeightUpdate, version: str, grace_s: float, deadline: Deadline
+    ) -> MemoryReport:
+        return await self._call("update_weights", deadline, stamp, update, version, grace_s)
+
+    async def join_weights_group(self, stamp: Stamp, group: WeightsGroup, deadline: Deadline) -> None:
+        await self._call("join_weights_group", deadline, stamp, group)
+
+    async def leave_weights_group(self, stamp: Stamp, name: str, deadline: Deadline) -> None:
+        await self._call("leave_weights_group", deadline, stamp, name)
 
     async def health(self, *, generate: bool, deadline: Deadline) -> WorkerHealth:
         return await self._call("health", deadline, generate=generate)

@@ -24,7 +24,7 @@ from rolecall.engines.fencing import Stamp
 from rolecall.engines.handover import SleepProof
 from rolecall.errors import EngineError
 from rolecall.ids import EngineId
-from rolecall.interfaces.engine_backend import MemoryReport
+from rolecall.interfaces.engine_backend import MemoryReport, WeightsGroup, WeightUpdate
 
 ANSWER_MARGIN_S = 1.0
 """A handle gives its worker this much less than its own deadline, so that the worker's answer,
@@ -43,10 +43,15 @@ class EngineExitedError(EngineError):
     """The engine's process ended while a command ran on it."""
 
 
+class UpdateRefusedError(EngineError):
+    """The worker refused new weights before it touched the engine, which serves its old ones."""
+
+
 @frozen(kw_only=True)
 class WorkerSlot:
     """Where one worker of a replica belongs: the node and devices of its bundles, as bound.
 
+    node_rank, nodes: which of the replica's nodes this is; rank 0 is the head's.
     bundles: bundle indices in the placement group of ``pool_id``; the worker runs in the first.
     reservation: share of that bundle's device which the worker reserves.
     """
@@ -59,6 +64,11 @@ class WorkerSlot:
     bundles: tuple[int, ...]
     device_ids: tuple[str, ...]
     reservation: float = 1.0
+    nodes: int = 1
+
+    @property
+    def is_head(self) -> bool:
+        return self.node_rank == 0
 
 
 @frozen(kw_only=True)
@@ -105,14 +115,32 @@ class WorkerDescription:
 
 
 class WorkerHandle(Protocol):
-    """One worker. Every call ends by its deadline; commands carry a :class:`Stamp`."""
+    """One worker. Every call ends by its deadline; commands carry a :class:`Stamp`.
+
+    The head of a replica on several nodes gets every command; the others, its *followers*, only
+    ``prepare``, ``start``, ``health``, ``stop``, and the two that measure: what the head's engine
+    does, theirs do with it.
+    """
 
     async def prepare(self, deadline: Deadline) -> None:
         """Load the backend and get the model's files; may download. Repeats are cheap."""
         ...
 
-    async def start(self, stamp: Stamp, weight_version: str | None, deadline: Deadline) -> Started:
+    async def meet(self, stamp: Stamp, deadline: Deadline) -> str:
+        """Reserve where the processes of all nodes will meet for this start, and return it.
+
+        Asked of the head, whose node it is on, before any worker starts. Held until its engine
+        binds it; a stop, or the next ``meet``, gives it back.
+        """
+        ...
+
+    async def start(
+        self, stamp: Stamp, weight_version: str | None, deadline: Deadline, *, rendezvous: str | None = None
+    ) -> Started:
         """Start an engine as ``stamp.incarnation``; it can generate when this returns.
+
+        rendezvous: answer of the head's ``meet``, for a replica on several nodes; its workers start
+            at the same time, since none of them gets ready alone.
 
         Raises:
             EngineStartError: it did not become ready; no process of it is left.
@@ -125,6 +153,36 @@ class WorkerHandle(Protocol):
 
     async def wake(self, stamp: Stamp, weight_version: str | None, deadline: Deadline) -> MemoryReport:
         """Resume and verify. Awake already: measures again."""
+        ...
+
+    async def measure(self, stamp: Stamp, deadline: Deadline) -> MemoryReport:
+        """What the engine's processes on this node hold now."""
+        ...
+
+    async def prove_released(self, stamp: Stamp, awake: MemoryReport, deadline: Deadline) -> MemoryReport:
+        """Prove that memory has left a follower's node, against ``awake``, measured before.
+
+        Raises:
+            ReleaseNotProvedError: the head has released, but this node still holds its memory.
+        """
+        ...
+
+    async def update_weights(
+        self, stamp: Stamp, update: WeightUpdate, version: str, grace_s: float, deadline: Deadline
+    ) -> MemoryReport:
+        """Drain, load other weights, and verify that the engine reports ``version``.
+
+        Raises:
+            UpdateRefusedError: it can't be done here, and nothing was touched.
+        """
+        ...
+
+    async def join_weights_group(self, stamp: Stamp, group: WeightsGroup, deadline: Deadline) -> None:
+        """Join a group for updates by broadcast; returns when all of its ranks have joined."""
+        ...
+
+    async def leave_weights_group(self, stamp: Stamp, name: str, deadline: Deadline) -> None:
+        """Leave the group. Repeats do nothing."""
         ...
 
     async def health(self, *, generate: bool, deadline: Deadline) -> WorkerHealth:

@@ -62,7 +62,7 @@ def placement_job(job: ResolvedJob) -> PlacementJob:
         roles=tuple(
             RoleDemand(
                 role=role.name,
-                models=tuple(_model_demand(model.model, model.config) for model in role.models.values()),
+                models=tuple(model_demand(model.model, model.config) for model in role.models.values()),
                 deferrable=role.plugin.deferrable,
                 devices=role.config.devices,
             )
@@ -97,7 +97,8 @@ def job_facts(job: ResolvedJob) -> JobFacts:
     )
 
 
-def _model_demand(model: ModelId, config: ModelConfig) -> ModelDemand:
+def model_demand(model: ModelId, config: ModelConfig) -> ModelDemand:
+    """Return what one model asks for, with the tensor parallelism that its engines are started with."""
     tensor_parallel = config.tensor_parallel
     if tensor_parallel is None:
         # Where pipeline_parallel does not divide, the product check refuses it with its numbers.

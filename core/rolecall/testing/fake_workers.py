@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rolecall.engines.deadline import Deadline, LoopClock
-from rolecall.engines.engine_host import EngineHost, HostSetup, Prepared
+from rolecall.engines.engine_host import EngineHost
 from rolecall.engines.fencing import Stamp
 from rolecall.engines.handover import HandoverLimits, SleepProof
+from rolecall.engines.launching import HostSetup, Prepared
+from rolecall.engines.reaping import NodeGoneError, ReapReport
 from rolecall.engines.worker_handle import (
     ANSWER_MARGIN_S,
     Started,
@@ -26,7 +28,7 @@ from rolecall.engines.worker_handle import (
     WorkerUnavailableError,
 )
 from rolecall.ids import EngineId, ModelId, RoleName
-from rolecall.interfaces.engine_backend import MemoryReport
+from rolecall.interfaces.engine_backend import MemoryReport, WeightsGroup, WeightUpdate
 from rolecall.interfaces.role import WeightSource
 from rolecall.testing.fake_engine import FakeBackend, FakeEngine, FakeOptions, Script
 
@@ -60,14 +62,41 @@ class FakeWorker:
     async def prepare(self, deadline: Deadline) -> None:
         await self._call("prepare", self.host.prepare(_inner(deadline)), deadline)
 
-    async def start(self, stamp: Stamp, weight_version: str | None, deadline: Deadline) -> Started:
-        return await self._call("start", self.host.start(stamp, weight_version, _inner(deadline)), deadline)
+    async def meet(self, stamp: Stamp, deadline: Deadline) -> str:
+        return await self._call("meet", self.host.meet(stamp, _inner(deadline)), deadline)
+
+    async def start(
+        self, stamp: Stamp, weight_version: str | None, deadline: Deadline, *, rendezvous: str | None = None
+    ) -> Started:
+        start = self.host.start(stamp, weight_version, _inner(deadline), rendezvous=rendezvous)
+        return await self._call("start", start, deadline)
 
     async def sleep(self, stamp: Stamp, grace_s: float, deadline: Deadline) -> SleepProof:
         return await self._call("sleep", self.host.sleep(stamp, grace_s, _inner(deadline)), deadline)
 
     async def wake(self, stamp: Stamp, weight_version: str | None, deadline: Deadline) -> MemoryReport:
         return await self._call("wake", self.host.wake(stamp, weight_version, _inner(deadline)), deadline)
+
+    async def measure(self, stamp: Stamp, deadline: Deadline) -> MemoryReport:
+        return await self._call("measure", self.host.measure(stamp, _inner(deadline)), deadline)
+
+    async def prove_released(self, stamp: Stamp, awake: MemoryReport, deadline: Deadline) -> MemoryReport:
+        proof = self.host.prove_released(stamp, awake, _inner(deadline))
+        return await self._call("prove_released", proof, deadline)
+
+    async def update_weights(
+        self, stamp: Stamp, update: WeightUpdate, version: str, grace_s: float, deadline: Deadline
+    ) -> MemoryReport:
+        change = self.host.update_weights(stamp, update, version, grace_s, _inner(deadline))
+        return await self._call("update_weights", change, deadline)
+
+    async def join_weights_group(self, stamp: Stamp, group: WeightsGroup, deadline: Deadline) -> None:
+        join = self.host.join_weights_group(stamp, group, _inner(deadline))
+        await self._call("join_weights_group", join, deadline)
+
+    async def leave_weights_group(self, stamp: Stamp, name: str, deadline: Deadline) -> None:
+        leave = self.host.leave_weights_group(stamp, name, _inner(deadline))
+        await self._call("leave_weights_group", leave, deadline)
 
     async def health(self, *, generate: bool, deadline: Deadline) -> WorkerHealth:
         return await self._call(
@@ -121,11 +150,11 @@ class FakeWorkers:
     def __init__(self, log_dir: Path, *, weight_source: WeightSource = WeightSource.STATIC) -> None:
         self._log_dir = log_dir
         self._weight_source = weight_source
-        self._workers: dict[EngineId, FakeWorker] = {}
+        self._workers: dict[tuple[EngineId, int], FakeWorker] = {}
 
-    def of(self, engine: str) -> FakeWorker:
-        """The newest worker of a replica."""
-        return self._workers[EngineId(engine)]
+    def of(self, engine: str, node_rank: int = 0) -> FakeWorker:
+        """The newest worker of a replica on one of its nodes."""
+        return self._workers[EngineId(engine), node_rank]
 
     def __call__(self, slot: WorkerSlot) -> FakeWorker:
         backend = FakeBackend()
@@ -142,6 +171,7 @@ class FakeWorkers:
             return prepared
 
         setup = HostSetup(
+            namespace="rolecall-test",
             slot=slot,
             role=RoleName("judge"),
             model=ModelId(slot.engine.split("/")[0]),
@@ -152,12 +182,40 @@ class FakeWorkers:
             limits=HandoverLimits(),
         )
         worker = FakeWorker(EngineHost(setup, prepare, LoopClock()), backend)
-        self._workers[slot.engine] = worker
+        self._workers[slot.engine, slot.node_rank] = worker
         return worker
 
 
-def fake_slot(engine: str, *, node_rank: int = 0) -> WorkerSlot:
-    """A slot on this machine with one device."""
+class FakeReaper:
+    """Looks at the engines of :class:`FakeWorkers`, as the real one looks at processes.
+
+    left: pids that outlive it; nothing is evidence while there are any.
+    node_gone: the slot's node has left the cluster.
+    looks: engine, node rank and incarnation of every look.
+    """
+
+    def __init__(self, workers: FakeWorkers) -> None:
+        self._workers = workers
+        self.left: tuple[int, ...] = ()
+        self.node_gone = False
+        self.looks: list[tuple[str, int, int]] = []
+
+    async def __call__(self, slot: WorkerSlot, incarnation: int, deadline: Deadline) -> ReapReport:
+        del deadline  # it answers at once
+        self.looks.append((slot.engine, slot.node_rank, incarnation))
+        if self.node_gone:
+            raise NodeGoneError(f"node {slot.node_ip} has left the cluster")
+        killed: list[int] = []
+        for engine in self._workers.of(slot.engine, slot.node_rank).backend.engines:
+            if engine.pid is not None and engine.exit_code() is None:
+                if not self.left:
+                    engine.kill()
+                killed.append(engine.pid)
+        return ReapReport(killed=tuple(killed), left=self.left, left_bytes=0, devices_seen=False)
+
+
+def fake_slot(engine: str, *, node_rank: int = 0, nodes: int = 1) -> WorkerSlot:
+    """A slot on this machine with one device, of a replica on so many nodes."""
     return WorkerSlot(
         engine=EngineId(engine),
         node_rank=node_rank,
@@ -166,4 +224,5 @@ def fake_slot(engine: str, *, node_rank: int = 0) -> WorkerSlot:
         pool_id="shared",
         bundles=(node_rank,),
         device_ids=(str(node_rank),),
+        nodes=nodes,
     )

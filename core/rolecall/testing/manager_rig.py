@@ -11,8 +11,9 @@ from rolecall.engines.deadline import Deadline, LoopClock
 from rolecall.engines.manager import InferenceManager, Outcomes
 from rolecall.engines.replica_driver import LifecycleTimes, ModelSpec
 from rolecall.ids import EngineId, FencingToken, ModelId, RoleName
+from rolecall.interfaces.engine_backend import Capability
 from rolecall.interfaces.role import WeightSource
-from rolecall.testing.fake_workers import FakeWorker, FakeWorkers, fake_slot
+from rolecall.testing.fake_workers import FakeReaper, FakeWorker, FakeWorkers, fake_slot
 
 
 class ManagerRig:
@@ -28,9 +29,11 @@ class ManagerRig:
         replicas: int = 2,
         source: WeightSource = WeightSource.STATIC,
         shared: bool = True,
-        can_sleep: bool = True,
+        nodes: int = 1,
+        capabilities: frozenset[Capability] = frozenset(Capability),
     ) -> None:
         self.workers = FakeWorkers(log_dir, weight_source=source)
+        self.reaper = FakeReaper(self.workers)
         self.events: list[dict[str, Any]] = []
         self.published: list[dict[str, str]] = []
         self.before_publish: Callable[[], None] = lambda: None
@@ -40,21 +43,25 @@ class ManagerRig:
             served_model_name="served",
             weight_source=source,
             weight_version=None if source is WeightSource.STATIC else "0",
-            can_sleep=can_sleep,
+            capabilities=capabilities,
             shared=shared,
         )
         self.manager = InferenceManager(
             self.spec,
-            {EngineId(e): [fake_slot(e)] for e in (f"m/replica-{i}" for i in range(replicas))},
+            {
+                EngineId(engine): [fake_slot(engine, node_rank=rank, nodes=nodes) for rank in range(nodes)]
+                for engine in (f"m/replica-{index}" for index in range(replicas))
+            },
             factory=self.workers,
+            reaper=self.reaper,
             times=LifecycleTimes(drain_grace_s=1.0),
             clock=LoopClock(),
             emit=self.emit,
             publish=self.publish,
         )
 
-    def worker(self, engine: str) -> FakeWorker:
-        return self.workers.of(engine)
+    def worker(self, engine: str, node_rank: int = 0) -> FakeWorker:
+        return self.workers.of(engine, node_rank)
 
     def states(self) -> list[str]:
         """The replicas' present states."""

@@ -44,7 +44,9 @@ class EmbeddedEngine:
     def __init__(self, launch: EngineLaunch, environment: Mapping[str, str]) -> None:
         self.base_url = f"http://{launch.host}:{launch.port}"
         self._launch = launch
-        self._process = ChildProcess(_command(launch), environment=environment, log_path=launch.log_path)
+        self._process = ChildProcess(
+            _command(launch), environment={**environment, **launch.marks}, log_path=launch.log_path
+        )
         self._control = SglangControl(self.base_url)
 
     async def start(self, timeout_s: float) -> None:
@@ -136,6 +138,8 @@ class EmbeddedEngine:
         return None if version is None else str(version)
 
     async def update_weights(self, update: WeightUpdate, version: str) -> None:
+        if self._launch.is_static:
+            raise CapabilityError(f"engine {self._launch.engine_id} has static weights, which never change")
         if not isinstance(update, FromDisk):
             raise CapabilityError(f"the embedded engine loads weights from disk, not {type(update).__name__}")
         await self._control.update_weights_from_disk(str(update.path), version)
