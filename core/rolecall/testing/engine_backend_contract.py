@@ -1,8 +1,9 @@
-"""What every engine backend has to do, as tests against a real engine of it.
+"""What every engine backend has to do, as tests against real engines of it.
 
 Inherit :class:`EngineBackendContract` in a class whose name starts with ``Test`` and provide the
 two ``make_`` methods. The tests are coroutines: run them with pytest-asyncio in mode ``auto``.
-Each starts an engine of its own and ends it. Nothing here knows any backend's name.
+They share one static and one versioned engine; those that end an engine come last and take it.
+Nothing here knows any backend's name.
 """
 
 from __future__ import annotations
@@ -11,25 +12,42 @@ import asyncio
 import math
 import os
 import signal
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
 import psutil
 import pytest
+import pytest_asyncio
 from attrs import evolve, fields, has
 
-from rolecall.errors import EngineStartError
+from rolecall.errors import CapabilityError, EngineStartError
 from rolecall.interfaces.engine_backend import (
     UPDATE_CAPABILITY,
     Capability,
     Engine,
     EngineBackend,
     EngineLaunch,
+    FromDisk,
+    FromGroup,
+    FromTensors,
     MemoryTag,
+    WeightsGroup,
+    WeightUpdate,
 )
 from rolecall.plugins.hookspecs import ROLECALL_API
+from rolecall.testing.shared_engines import FIRST_VERSION, SharedEngines
+
+_one_loop = pytest.mark.asyncio(loop_scope="session")
+"""An engine object belongs to the event loop that it was started in."""
+_static_and_versioned = pytest.mark.parametrize("static", [True, False], ids=["static", "versioned"])
+
+_UPDATES: Mapping[Capability, WeightUpdate] = {
+    Capability.UPDATE_FROM_DISK: FromDisk(path=Path("/nowhere")),
+    Capability.UPDATE_FROM_TENSORS: FromTensors(serialized=()),
+    Capability.UPDATE_FROM_GROUP: FromGroup(group="trainer", names=(), dtypes=(), shapes=()),
+}
+_GROUP = WeightsGroup(name="trainer", master="127.0.0.1:1", rank_offset=1, world_size=2, transport="gloo")
 
 
 class EngineBackendContract:
@@ -51,14 +69,22 @@ class EngineBackendContract:
         """Return what starts a small engine: a real model, a free port, its log in ``folder``."""
         raise NotImplementedError
 
-    @asynccontextmanager
-    async def _started(self, folder: Path) -> AsyncGenerator[Engine]:
-        engine = self.make_backend().create(self.make_launch(folder))
-        await engine.start(self.start_timeout_s)
-        try:
-            yield engine
-        finally:
-            await engine.stop(self.stop_timeout_s)
+    def make_update(self, folder: Path) -> FromDisk:
+        """Return other weights of the same shape; those of ``make_launch`` will do."""
+        return FromDisk(path=self.make_launch(folder).model_path)
+
+    @pytest_asyncio.fixture(scope="module", loop_scope="session")
+    async def engines(self, tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[SharedEngines]:
+        """The engines that the tests of this class share."""
+        static, versioned = (self.make_launch(tmp_path_factory.mktemp("engine")) for _ in range(2))
+        engines = SharedEngines(
+            self.make_backend(),
+            (static, versioned),
+            start_timeout_s=self.start_timeout_s,
+            stop_timeout_s=self.stop_timeout_s,
+        )
+        yield engines
+        await engines.close()
 
     def test_declares_what_it_is(self) -> None:
         backend = self.make_backend()
@@ -99,79 +125,125 @@ class EngineBackendContract:
         await engine.stop(self.stop_timeout_s)
         assert engine.pid is None
 
-    async def test_starts_serves_and_stops_for_good(self, tmp_path: Path) -> None:
+    @_static_and_versioned
+    async def test_refuses_updates_that_its_features_do_not_name(self, static: bool, tmp_path: Path) -> None:
+        launch = evolve(self.make_launch(tmp_path), weight_version=None if static else FIRST_VERSION)
         backend = self.make_backend()
-        launch = evolve(self.make_launch(tmp_path), weight_version="41")
+        can = backend.features(launch.options, static=static).capabilities
         engine = backend.create(launch)
-        await engine.start(self.start_timeout_s)
-        try:
-            assert engine.pid is not None
-            assert engine.exit_code() is None
-            assert (await engine.health(generate=False, timeout_s=30)).alive
+        for capability in set(_UPDATES) - can:
+            with pytest.raises(CapabilityError):
+                await engine.update_weights(_UPDATES[capability], "42")
+        if Capability.UPDATE_FROM_GROUP not in can:
+            with pytest.raises(CapabilityError):
+                await engine.join_weights_group(_GROUP)
+        await engine.leave_weights_group("never joined")
+        await engine.stop(self.stop_timeout_s)
+
+    @_one_loop
+    @_static_and_versioned
+    async def test_serves_and_reports(self, engines: SharedEngines, static: bool) -> None:
+        engine = await engines.get(static=static)
+        options = engines.launch(static=static).options
+        assert engine.pid is not None
+        assert engine.exit_code() is None
+        assert (await engine.health(generate=False, timeout_s=30)).alive
+        assert (await engine.health(generate=True, timeout_s=60)).alive
+        assert await engine.running_requests() == 0
+        assert await engine.weight_version() == (None if static else FIRST_VERSION)
+        report = await engine.memory()
+        tags = self.make_backend().features(options, static=static).memory_tags
+        assert tags <= report.resident_tags, "it is awake after start"
+        assert report.resident_bytes > 0
+        _check_canary(await engine.canary())
+
+    @_one_loop
+    async def test_drain_primitives(self, engines: SharedEngines) -> None:
+        engine = await engines.get(static=False)
+        await engine.abort_all()
+        assert await engine.flush()
+        await engine.pause()
+        await engine.pause()
+        await engine.abort_all()
+        assert await engine.flush(), "nothing runs, so the cache can be dropped while paused"
+        assert await engine.running_requests() == 0
+        await engine.continue_generation()
+        await engine.continue_generation()
+        assert (await engine.health(generate=True, timeout_s=60)).alive
+
+    @_one_loop
+    @_static_and_versioned
+    async def test_sleeps_and_wakes_with_the_same_weights(self, engines: SharedEngines, static: bool) -> None:
+        launch = engines.launch(static=static)
+        features = self.make_backend().features(launch.options, static=static)
+        if Capability.SLEEP not in features.capabilities:
+            pytest.skip(f"no engine of this backend sleeps: {features.no_sleep_because}")
+        engine = await engines.get(static=static)
+        version = await engine.weight_version()
+        before = await engine.canary()
+        assert _difference(before, await engine.canary()) <= self.canary_tolerance
+        for _ in range(2):
+            await self._sleep_and_wake(engine, features.memory_tags)
+            after = await engine.canary()
+            _check_canary(after)
+            assert _difference(before, after) <= self.canary_tolerance
+            assert await engine.weight_version() == version
             assert (await engine.health(generate=True, timeout_s=60)).alive
-            assert await engine.running_requests() == 0
-            assert await engine.weight_version() == "41"
-            report = await engine.memory()
-            tags = backend.features(launch.options, static=False).memory_tags
-            assert tags <= report.resident_tags, "it is awake after start"
-            assert report.resident_bytes > 0
-            _check_canary(await engine.canary())
-        finally:
-            await engine.stop(self.stop_timeout_s)
+
+    async def _sleep_and_wake(self, engine: Engine, tags: frozenset[MemoryTag]) -> None:
+        awake = await engine.memory()
+        await engine.pause()
+        await engine.abort_all()
+        assert await engine.flush()
+        await engine.release(tags)
+        await engine.release(tags)
+        asleep = await engine.memory()
+        assert not asleep.resident_tags & tags
+        assert asleep.resident_bytes <= (1 - self.minimum_freed_share) * awake.resident_bytes
+        assert (await engine.health(generate=False, timeout_s=30)).alive, "asleep is not dead"
+        for tag in (MemoryTag.WEIGHTS, MemoryTag.KV_CACHE, MemoryTag.CUDA_GRAPH):
+            if tag in tags:
+                await engine.resume(frozenset({tag}))
+                assert tag in (await engine.memory()).resident_tags
+        await engine.resume(tags)
+        assert tags <= (await engine.memory()).resident_tags
+        await engine.continue_generation()
+
+    @_one_loop
+    async def test_updates_from_disk_and_reports_the_version(
+        self, engines: SharedEngines, tmp_path: Path
+    ) -> None:
+        features = self.make_backend().features(engines.launch(static=False).options, static=False)
+        if Capability.UPDATE_FROM_DISK not in features.capabilities:
+            pytest.skip("no engine of this backend takes weights from disk")
+        engine = await engines.get(static=False)
+        await engine.pause()
+        await engine.update_weights(self.make_update(tmp_path), "42")
+        await engine.continue_generation()
+        assert await engine.weight_version() == "42"
+        canary = await engine.canary()
+        _check_canary(canary)
+        if Capability.SLEEP in features.capabilities:
+            await self._sleep_and_wake(engine, features.memory_tags)
+            assert _difference(canary, await engine.canary()) <= self.canary_tolerance
+            assert await engine.weight_version() == "42", "it wakes with the weights it had"
+
+    @_one_loop
+    async def test_stops_for_good(self, engines: SharedEngines) -> None:
+        engine = await engines.take(static=False)
+        await engine.stop(self.stop_timeout_s)
         assert engine.exit_code() is not None
         _check_group_is_gone(engine)
         health = await engine.health(generate=False, timeout_s=5)
         assert not health.alive
         assert health.detail
         await engine.stop(self.stop_timeout_s)
-        assert launch.log_path.exists()
+        assert engines.launch(static=False).log_path.exists()
 
-    async def test_drain_primitives(self, tmp_path: Path) -> None:
-        async with self._started(tmp_path) as engine:
-            await engine.abort_all()
-            assert await engine.flush()
-            await engine.pause()
-            await engine.pause()
-            await engine.abort_all()
-            assert await engine.flush(), "nothing runs, so the cache can be dropped while paused"
-            assert await engine.running_requests() == 0
-            await engine.continue_generation()
-            await engine.continue_generation()
-            assert (await engine.health(generate=True, timeout_s=60)).alive
-
-    async def test_sleeps_and_wakes_with_the_same_weights(self, tmp_path: Path) -> None:
-        launch = self.make_launch(tmp_path)
-        features = self.make_backend().features(launch.options, static=launch.is_static)
-        if Capability.SLEEP not in features.capabilities:
-            pytest.skip(f"no engine of this backend sleeps: {features.no_sleep_because}")
-        tags = features.memory_tags
-        async with self._started(tmp_path) as engine:
-            before = await engine.canary()
-            assert _difference(before, await engine.canary()) <= self.canary_tolerance
-            awake = await engine.memory()
-            for _ in range(2):
-                await engine.pause()
-                await engine.abort_all()
-                assert await engine.flush()
-                await engine.release(tags)
-                await engine.release(tags)
-                asleep = await engine.memory()
-                assert not asleep.resident_tags & tags
-                assert asleep.resident_bytes <= (1 - self.minimum_freed_share) * awake.resident_bytes
-                for tag in (MemoryTag.WEIGHTS, MemoryTag.KV_CACHE, MemoryTag.CUDA_GRAPH):
-                    if tag in tags:
-                        await engine.resume(frozenset({tag}))
-                        assert tag in (await engine.memory()).resident_tags
-                await engine.resume(tags)
-                assert tags <= (await engine.memory()).resident_tags
-                await engine.continue_generation()
-                after = await engine.canary()
-                _check_canary(after)
-                assert _difference(before, after) <= self.canary_tolerance
-                assert (await engine.health(generate=True, timeout_s=60)).alive
-
-    async def test_a_killed_engine_is_seen_as_dead(self, tmp_path: Path) -> None:
-        async with self._started(tmp_path) as engine:
+    @_one_loop
+    async def test_a_killed_engine_is_seen_as_dead(self, engines: SharedEngines) -> None:
+        engine = await engines.take(static=True)
+        try:
             assert engine.pid is not None
             os.kill(engine.pid, signal.SIGKILL)
             async with asyncio.timeout(30):
@@ -180,6 +252,8 @@ class EngineBackendContract:
             assert engine.exit_code() == -signal.SIGKILL
             assert not (await engine.health(generate=False, timeout_s=5)).alive
             assert not (await engine.health(generate=True, timeout_s=5)).alive
+        finally:
+            await engine.stop(self.stop_timeout_s)
         _check_group_is_gone(engine)
 
     async def test_a_start_that_fails_leaves_no_process(self, tmp_path: Path) -> None:

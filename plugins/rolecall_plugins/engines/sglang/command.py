@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from rolecall.api import EngineLaunch, EngineStartError
 
@@ -11,8 +11,10 @@ from .options import Device, SglangOptions, WeightsAsleep
 from .server_flags import as_arguments
 
 
-def server_command(launch: EngineLaunch) -> list[str]:
+def server_command(launch: EngineLaunch, known_flags: Set[str]) -> list[str]:
     """Return the command of the engine's process, without what the weights holder adds.
+
+    ``known_flags`` are those that the installed SGLang takes, as far as that is known.
 
     Raises:
         EngineStartError: the devices can't be divided as the options say.
@@ -37,7 +39,7 @@ def server_command(launch: EngineLaunch) -> list[str]:
         command.append("--enable-memory-saver")
         if options.weights_asleep is WeightsAsleep.MEMORY_SAVER:
             command.append("--enable-weights-cpu-backup")
-    return command + as_arguments(options.server_args)
+    return command + as_arguments(options.server_args, known_flags)
 
 
 def server_environment(launch: EngineLaunch) -> Mapping[str, str]:

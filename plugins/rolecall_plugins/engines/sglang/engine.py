@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Mapping
 
 from rolecall.api import (
@@ -31,9 +32,10 @@ from rolecall.api import (
 from rolecall_plugins.engines.http_control import SglangControl
 
 from . import canary
-from .command import server_command, tensor_parallel
+from .command import interpreter, server_command
 from .device_memory import used_device_memory
 from .holder_client import WeightsHolder
+from .installed_flags import check_server_args, installed_flags
 from .members import EngineMembers, group_pids, listens
 from .options import Device, SglangOptions
 from .sleeping_weights import sleeping_weights
@@ -42,6 +44,8 @@ _POLL_S = 0.1
 _PROBE_S = 30.0
 """SGLang answers /health_generate after 1 s at least, and gives up after 20 s."""
 _KILL_S = 10.0
+_INTERRUPT_SHARE = 0.3
+"""Part of a stop's time-out in which the server may end by itself."""
 _NO_VERSION = "default"
 """What SGLang reports when it was given no version."""
 
@@ -76,15 +80,19 @@ class SglangEngine:
 
     async def start(self, timeout_s: float) -> None:
         """Start the processes and wait until they generate; cancelling stops them again."""
-        process = self._process = self._make_process()
+        if self._process is not None:
+            raise EngineError(f"engine {self._launch.engine_id} was started before, as pid {self.pid}")
         try:
-            process.start()
             async with asyncio.timeout(timeout_s):
+                process = self._process = await self._make_process()
+                process.start()
                 await self._until_ready(process)
         except BaseException as error:
-            await process.stop(_KILL_S)
-            if isinstance(error, TimeoutError):
-                raise self._start_error(process, f"was not ready within {timeout_s:g} s") from error
+            if self._process is not None:
+                await self._process.stop(_KILL_S)
+                if isinstance(error, TimeoutError):
+                    problem = f"was not ready within {timeout_s:g} s"
+                    raise self._start_error(self._process, problem) from error
             raise
 
     @property
@@ -95,9 +103,21 @@ class SglangEngine:
         return None if self._process is None else self._process.exit_code()
 
     async def stop(self, timeout_s: float) -> None:
+        """Interrupt the server, which then ends its own processes; whatever is left is killed.
+
+        A SIGTERM to the whole group would have it diagnose the "crash" of its scheduler for 5 s.
+        """
         await self._control.close()
-        if self._process is not None:
-            await self._process.stop(timeout_s)
+        if self._process is None:
+            return
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        if self.pid is not None and self.exit_code() is None:
+            os.kill(self.pid, signal.SIGINT)
+            patience = loop.time() + timeout_s * _INTERRUPT_SHARE
+            while self.exit_code() is None and loop.time() < patience:  # noqa: ASYNC110 - no event comes
+                await asyncio.sleep(_POLL_S)
+        await self._process.stop(max(deadline - loop.time(), 0.0))
 
     async def health(self, *, generate: bool, timeout_s: float) -> EngineHealth:
         """Look at the processes first: SGLang's server may answer although its scheduler has ended."""
@@ -211,17 +231,15 @@ class SglangEngine:
                 f"engine {self._launch.engine_id}: {what} was asked, but its weights are static"
             )
 
-    def _make_process(self) -> ChildProcess:
-        if self._process is not None:
-            raise EngineError(f"engine {self._launch.engine_id} was started before, as pid {self.pid}")
-        tensor_parallel(self._launch)
-        environment = {**self._environment}
-        inherited = {**os.environ, **environment}
-        environment |= self._holder.environment(inherited)
-        command = [*server_command(self._launch), *self._holder.arguments()]
-        return ChildProcess(
-            command, environment={**environment, **self._launch.marks}, log_path=self._launch.log_path
-        )
+    async def _make_process(self) -> ChildProcess:
+        environment = {**os.environ, **self._environment}
+        environment |= {**self._holder.environment(environment), **self._launch.marks}
+        python = interpreter(self._options)
+        known = await installed_flags(python, environment)
+        if known is not None:
+            check_server_args(self._options.server_args, known, python)
+        command = [*server_command(self._launch, known or frozenset()), *self._holder.arguments()]
+        return ChildProcess(command, environment=environment, log_path=self._launch.log_path)
 
     async def _until_ready(self, process: ChildProcess) -> None:
         while not await self._answers(process):

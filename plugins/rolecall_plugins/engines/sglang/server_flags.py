@@ -6,7 +6,7 @@ Pure. Keys are SGLang's flag names with underscores, as in ``engine_options.serv
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 _PORTS = "comes from the node's port allocator"
@@ -68,13 +68,23 @@ def refused_flags(server_args: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def as_arguments(server_args: Mapping[str, Any]) -> list[str]:
-    """Return the flags as command-line arguments, in their order."""
+def flag_of(key: str) -> str:
+    """Return a key of ``server_args`` as it is written on the command line."""
+    return "--" + key.replace("_", "-")
+
+
+def as_arguments(server_args: Mapping[str, Any], known: Set[str]) -> list[str]:
+    """Return the flags as command-line arguments, in their order.
+
+    ``known`` are the flags that SGLang takes. ``false`` becomes ``--no-flag`` where there is one, and
+    otherwise nothing, since a flag without value is off unless it is given.
+    """
     arguments: list[str] = []
     for key, value in server_args.items():
-        if value is False:
-            continue
-        arguments += [f"--{key.replace('_', '-')}", *_values(value)]
+        if value is not False:
+            arguments += [flag_of(key), *_values(value)]
+        elif (opposite := flag_of(f"no_{key}")) in known:
+            arguments.append(opposite)
     return arguments
 
 

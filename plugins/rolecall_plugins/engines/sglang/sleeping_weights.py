@@ -50,6 +50,7 @@ class HostCopy:
             await self._keep()
 
     async def changed(self, path: Path | None) -> None:
+        del path  # the copy comes from the device, wherever the weights came from
         self._is_current = False
 
     async def before_release(self) -> None:
@@ -57,6 +58,7 @@ class HostCopy:
             await self._keep()
 
     async def after_resume(self, version: str | None) -> None:
+        del version
         await self._holder.restore()
 
     async def _keep(self) -> None:
