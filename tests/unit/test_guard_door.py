@@ -73,7 +73,7 @@ async def raw_engine(handle: Handle) -> AsyncGenerator[str]:
     """An engine with its own idea of HTTP."""
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
     async with server:
-        yield "http://127.0.0.1:{}".format(server.sockets[0].getsockname()[1])
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
 async def request_of(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
@@ -96,7 +96,7 @@ async def raw_post(url: str, body: dict[str, Any]) -> tuple[asyncio.StreamReader
 
 async def until(what: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not what():
+        while not what():  # noqa: ASYNC110 - permits send no event
             await asyncio.sleep(0.005)
 
 
@@ -113,7 +113,8 @@ async def test_answers_are_the_engine_s_byte_for_byte(scene: Scene, path: str, s
     through = await scene.http.post(path, json=body)
     assert through.content == straight.content
     assert through.headers.multi_items() == straight.headers.multi_items()
-    assert [r.body for r in scene.engine.received][0] == scene.engine.received[1].body
+    first, second = scene.engine.received
+    assert first.body == second.body
     await scene.until_quiet()
 
 
@@ -223,9 +224,13 @@ async def test_bodies_of_megabytes_pass_both_ways_and_compressed_ones_stay_so() 
         writer.close()
 
     sent = json.dumps({"rid": "r", "input_ids": list(range(500_000))}).encode()
-    async with raw_engine(engine) as url, door_before(url) as door, httpx.AsyncClient() as http:
-        async with http.stream("POST", f"{door.url}/generate", content=sent) as answer:
-            got = b"".join([chunk async for chunk in answer.aiter_raw()])
+    async with (
+        raw_engine(engine) as url,
+        door_before(url) as door,
+        httpx.AsyncClient() as http,
+        http.stream("POST", f"{door.url}/generate", content=sent) as answer,
+    ):
+        got = b"".join([chunk async for chunk in answer.aiter_raw()])
     assert bodies == [sent]
     assert got == packed
     assert answer.headers["content-encoding"] == "gzip"
@@ -249,11 +254,15 @@ async def test_a_stream_passes_byte_by_byte_as_it_comes() -> None:
         writer.close()
 
     pieces: list[bytes] = []
-    async with raw_engine(engine) as url, door_before(url) as door, httpx.AsyncClient() as http:
-        async with http.stream("POST", f"{door.url}/generate", json=STREAM) as answer:
-            async for piece in answer.aiter_raw():
-                pieces.append(piece)
-                more.set()
+    async with (
+        raw_engine(engine) as url,
+        door_before(url) as door,
+        httpx.AsyncClient() as http,
+        http.stream("POST", f"{door.url}/generate", json=STREAM) as answer,
+    ):
+        async for piece in answer.aiter_raw():
+            pieces.append(piece)
+            more.set()
     assert pieces == [bytes([byte]) for byte in events]
 
 
@@ -271,31 +280,32 @@ async def test_a_closed_door_refuses_work_and_lets_cancels_and_metadata_through(
         await writer.drain()
         writer.close()
 
-    async with raw_engine(engine) as url, door_before(url, is_open=False) as door:
-        async with httpx.AsyncClient(base_url=door.url) as http:
-            for method, path in (
-                ("POST", "/generate"),
-                ("POST", "/v1/chat/completions"),
-                ("POST", "/chat/completions"),
-                ("POST", "/v1/completions"),
-                ("GET", "/health"),
-                ("GET", "/health_generate"),
-            ):
-                refused = await http.request(method, path)
-                assert refused.status_code == 503, path
-                assert int(refused.headers["retry-after"]) >= 1
-                error = refused.json()["error"]
-                assert "takes no requests now" in error["message"]
-                assert error["type"] == (
-                    "server_error" if path.startswith(("/v1/", "/chat/")) else "unavailable"
-                )
-            assert reached == [], "also a health check would make it generate"
-            assert (await http.post("/abort_request", json={"rid": "r"})).status_code == 200
-            assert (await http.post("/close_session", json={})).status_code == 200
-            assert (await http.get("/server_info")).json() == {"model_path": "m"}
-            assert reached == [b"/abort_request", b"/close_session", b"/server_info"]
-            door.open()
-            assert (await http.get("/health")).status_code == 200
+    async with (
+        raw_engine(engine) as url,
+        door_before(url, is_open=False) as door,
+        httpx.AsyncClient(base_url=door.url) as http,
+    ):
+        for method, path in (
+            ("POST", "/generate"),
+            ("POST", "/v1/chat/completions"),
+            ("POST", "/chat/completions"),
+            ("POST", "/v1/completions"),
+            ("GET", "/health"),
+            ("GET", "/health_generate"),
+        ):
+            refused = await http.request(method, path)
+            assert refused.status_code == 503, path
+            assert int(refused.headers["retry-after"]) >= 1
+            error = refused.json()["error"]
+            assert "takes no requests now" in error["message"]
+            assert error["type"] == ("server_error" if path.startswith(("/v1/", "/chat/")) else "unavailable")
+        assert reached == [], "also a health check would make it generate"
+        assert (await http.post("/abort_request", json={"rid": "r"})).status_code == 200
+        assert (await http.post("/close_session", json={})).status_code == 200
+        assert (await http.get("/server_info")).json() == {"model_path": "m"}
+        assert reached == [b"/abort_request", b"/close_session", b"/server_info"]
+        door.open()
+        assert (await http.get("/health")).status_code == 200
 
 
 async def test_a_permit_lasts_from_sending_to_the_end_of_the_answer(scene: Scene) -> None:
@@ -469,7 +479,7 @@ async def test_a_slow_caller_holds_the_engine_back_until_the_door_is_closed() ->
 
 async def test_an_engine_nobody_listens_for_is_502_without_its_address() -> None:
     free = bound()
-    dead = "http://127.0.0.1:{}".format(free.getsockname()[1])
+    dead = f"http://127.0.0.1:{free.getsockname()[1]}"
     free.close()
     async with door_before(dead) as door, httpx.AsyncClient(base_url=door.url) as http:
         for method, path in (("POST", "/generate"), ("GET", "/health"), ("GET", "/server_info")):
@@ -495,7 +505,7 @@ async def test_an_engine_that_dies_in_mid_answer_cuts_the_caller(framing: bytes)
         writer.transport.abort()
 
     server = await asyncio.start_server(engine, "127.0.0.1", 0)
-    url = "http://127.0.0.1:{}".format(server.sockets[0].getsockname()[1])
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with door_before(url) as door, httpx.AsyncClient() as http:
         with pytest.raises(httpx.RemoteProtocolError):
             await http.post(f"{door.url}/generate", json=STREAM)

@@ -93,7 +93,7 @@ def test_model_cards_keep_their_shape() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"nothing", b"[]", b'{"data": 3}', b'{"data": [3]}'])
 def test_metadata_that_is_none_is_an_error(body: bytes) -> None:
-    with pytest.raises(ValueError, match="expected|malformed|truncated"):
+    with pytest.raises(ValueError, match=r"expected|malformed|truncated"):
         filtered("/v1/models", body)
 
 
