@@ -34,11 +34,13 @@ from rolecall.engines.manager import InferenceManager, Outcomes
 from rolecall.engines.reaper_task import RayReaper
 from rolecall.engines.replica_driver import LifecycleTimes, ModelSpec
 from rolecall.engines.results import LifecycleResult
+from rolecall.engines.weight_operations import WeightOperation
 from rolecall.engines.worker import LOG_FORMAT, RayWorkers, WorkerOrder
 from rolecall.engines.worker_handle import WorkerSlot
 from rolecall.errors import EngineError, RolecallError
 from rolecall.events.hub_actor import remote_emitter
 from rolecall.ids import EngineId, FencingToken, ModelId, RoleName
+from rolecall.interfaces.engine_backend import WeightsGroup, WeightUpdate
 from rolecall.interfaces.role import WeightSource
 from rolecall.placement.binding import BoundPlan
 from rolecall.placement.demand import model_demand
@@ -145,6 +147,48 @@ class RoleService:
         self._gate.admit(token, f"offload of {self._order.role}")
         deadline = self._deadline(timeout_s)
         return self._result(await self._across(lambda manager: manager.offload(token, deadline)))
+
+    async def update_weights(
+        self, model: ModelId | None, update: WeightUpdate, version: str, timeout_s: float
+    ) -> LifecycleResult:
+        """Give all replicas of a versioned model other weights; returns within ``timeout_s``.
+
+        ``model`` may be None for a role with one model. See the manager's method for what a repeat
+        does, and for sleeping replicas.
+
+        Raises:
+            CapabilityError: the model's weights never change, or its backend has no such way.
+            EngineError: the version is no name for new weights, or a replica can't take this kind now.
+        """
+        deadline = self._deadline(timeout_s)
+        return self._result(await self._manager(model).update_weights(update, version, deadline))
+
+    async def join_weights_group(
+        self, model: ModelId | None, group: WeightsGroup, timeout_s: float
+    ) -> LifecycleResult:
+        """Have all replicas of a model join a group for updates by broadcast.
+
+        Raises:
+            CapabilityError: as above.
+            EngineError: a replica is not awake.
+        """
+        deadline = self._deadline(timeout_s)
+        return self._result(await self._manager(model).join_weights_group(group, deadline))
+
+    async def leave_weights_group(
+        self, model: ModelId | None, name: str, timeout_s: float
+    ) -> LifecycleResult:
+        """Have those replicas of a model that joined a group leave it."""
+        deadline = self._deadline(timeout_s)
+        return self._result(await self._manager(model).leave_weights_group(name, deadline))
+
+    async def require(self, model: ModelId | None, operation: WeightOperation) -> None:
+        """Ask whether a model takes an operation on its weights at all.
+
+        Raises:
+            CapabilityError: it does not; names the operation and the reason.
+        """
+        self._manager(model).require(operation)
 
     async def reconcile_once(self) -> None:
         """Look at every replica and repair what may be repaired; returns when that is done."""
@@ -339,6 +383,14 @@ class RoleService:
         except Exception:  # one round that breaks may not end the care for all replicas
             logger.exception("reconciling %s broke; the next round tries again", self._order.role)
 
+    def _manager(self, model: ModelId | None) -> InferenceManager:
+        if model is None and len(self._managers) == 1:
+            return next(iter(self._managers.values()))
+        if model is None or model not in self._managers:
+            known = ", ".join(self._managers) or "none, the role was not started"
+            raise EngineError(f"{self._order.role} has no model {model!r}; it has: {known}")
+        return self._managers[model]
+
     # --- over all managers --------------------------------------------------------------
 
     async def _each(self, act: Callable[[InferenceManager], Awaitable[Outcomes]]) -> dict[ModelId, Outcomes]:
@@ -367,6 +419,18 @@ class RoleService:
 
 def _joined(results: Mapping[ModelId, Outcomes]) -> Outcomes:
     return tuple(outcome for outcomes in results.values() for outcome in outcomes)
+
+
+def find_role_service(namespace: str, role: RoleName) -> Any:
+    """Return the actor handle of a role's service, from any process on the job's Ray.
+
+    Raises:
+        EngineError: no such role runs in that namespace.
+    """
+    try:
+        return ray.get_actor(actor_name(role), namespace=namespace)
+    except ValueError as error:
+        raise EngineError(f"no service of role {role!r} runs in Ray namespace {namespace!r}") from error
 
 
 def create_role_service(

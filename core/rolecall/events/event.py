@@ -19,6 +19,10 @@ class Event:
     Kinds and their fields (``from`` is null when a lease or a batch enters its first state):
         replica.state: role, engine, from, to, reason, generation, incarnation
         replica.memory: role, engine, awake (bool), resident_bytes
+        engine.reaped: role, engine, incarnation, node, killed (pids), left (pids), left_bytes, vacant (bool);
+            what a dead worker's engine left on its node, and whether nothing of it is there any more
+        weights.update: role, model, version, source (``disk``, ``tensors`` or ``group``), current (the
+            model's version now), updated (engines), failed (engines)
         lease.state: role, from, to, reason, token, batch (int or null)
         batch.state: batch, from, to, reason
         stage.state: batch, stage, role (or null), state (``started`` or ``finished``)

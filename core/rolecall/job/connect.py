@@ -16,7 +16,9 @@ from pathlib import Path
 
 import ray
 
+from rolecall.engines.role_service import find_role_service
 from rolecall.events.hub_actor import find_hub
+from rolecall.ids import RoleName
 from rolecall.job.find import find_job
 from rolecall.job.handle import JobHandle
 from rolecall.job.prepare import resolve_file
@@ -50,4 +52,7 @@ def connect(job: str | None = None) -> Generator[JobHandle]:
             coordinator=find_coordinator(state.namespace),
             gateway_url=state.gateway_url,
             hub=find_hub(state.namespace),
+            services={
+                RoleName(role): find_role_service(state.namespace, RoleName(role)) for role in resolved.roles
+            },
         )

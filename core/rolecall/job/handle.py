@@ -1,14 +1,14 @@
 """A hold on a job that is up, the same for the process that started it and for any other.
 
 Everything a training loop needs: the coordinator, a client a role, a batch runner, an opened
-sink, the stream of events. It starts and stops nothing of the job.
+sink, new weights for the policy, the stream of events. It starts and stops nothing of the job.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from attrs import frozen
@@ -18,15 +18,19 @@ from rolecall.batches.runner import BatchRunner, Finalise
 from rolecall.client.inference_client import InferenceClient
 from rolecall.client.shared import shared_client
 from rolecall.config.resolve import ResolvedJob, open_sink
-from rolecall.errors import JobError
+from rolecall.engines.results import LifecycleResult
+from rolecall.errors import EngineError, JobError
 from rolecall.events.event import Emit, Event
 from rolecall.events.hub_actor import remote_emitter
 from rolecall.ids import RoleName
 from rolecall.interfaces.batch_sink import BatchSink
+from rolecall.interfaces.engine_backend import WeightsGroup, WeightUpdate
+from rolecall.leases.coordinator_actor import answer_of
 from rolecall.leases.port import CoordinatorPort
 from rolecall.plugins.host import PluginHost
 
 TAIL_WAIT_S = 10.0
+UPDATE_TIMEOUT_S = 600.0
 
 
 @frozen(kw_only=True)
@@ -36,12 +40,14 @@ class JobHandle:
     coordinator: grants leases and keeps the commit gate.
     gateway_url: front of all gateways; a role's is ``{gateway_url}/{role}``.
     hub: Ray actor handle of the event hub.
+    services: Ray actor handles of the roles' services.
     """
 
     resolved: ResolvedJob
     coordinator: CoordinatorPort
     gateway_url: str
     hub: Any
+    services: Mapping[RoleName, Any]
 
     @property
     def emit(self) -> Emit:
@@ -86,6 +92,66 @@ class JobHandle:
             emit=self.emit,
             finalise=finalise,
         )
+
+    async def update_weights(
+        self,
+        role: str,
+        update: WeightUpdate,
+        version: str,
+        *,
+        model: str | None = None,
+        timeout_s: float = UPDATE_TIMEOUT_S,
+    ) -> LifecycleResult:
+        """Give a role's model other weights; returns when all replicas that are awake serve them.
+
+        A replica that sleeps gets weights from disk when it wakes, before it answers anything, so the
+        files have to stay until the next update. ``model`` may be left out for a role with one.
+        Repeating a call with the same files and version serves those replicas that lack them. A
+        caller that gives up does not stop the update.
+
+        Raises:
+            CapabilityError: the model's weights never change, or its engines have no such way.
+            EngineError: the version is no name for new weights; or a replica did not take them: it is
+                not routable, and is rebuilt.
+            JobError: the role's service did not answer.
+        """
+        return await self._weights("update_weights", role, model, update, version, timeout_s=timeout_s)
+
+    async def join_weights_group(
+        self,
+        role: str,
+        group: WeightsGroup,
+        *,
+        model: str | None = None,
+        timeout_s: float = UPDATE_TIMEOUT_S,
+    ) -> LifecycleResult:
+        """Have all replicas of a model join a group for updates by broadcast.
+
+        ``group.rank_offset`` is the rank of the first replica's first device, the others follow. The
+        caller, as rank 0, has to join at the same time: the engines wait for it.
+
+        Raises:
+            CapabilityError, EngineError, JobError: as for ``update_weights``.
+        """
+        return await self._weights("join_weights_group", role, model, group, timeout_s=timeout_s)
+
+    async def leave_weights_group(
+        self, role: str, name: str, *, model: str | None = None, timeout_s: float = UPDATE_TIMEOUT_S
+    ) -> LifecycleResult:
+        """Have all replicas of a model leave a group. Repeats do nothing."""
+        return await self._weights("leave_weights_group", role, model, name, timeout_s=timeout_s)
+
+    async def _weights(
+        self, method: str, role: str, model: str | None, *arguments: Any, timeout_s: float
+    ) -> LifecycleResult:
+        service = self.services.get(RoleName(role))
+        if service is None:
+            raise JobError(f"the job has no role {role!r}; it has: {', '.join(self.services)}")
+        call = getattr(service, method).remote(model, *arguments, timeout_s)
+        result: LifecycleResult = await answer_of(f"{role}'s {method}", call)
+        if not result.confirmed:
+            raise EngineError(f"{method} of {role} is not confirmed: {result.problem}")
+        return result
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield the job's events from its first one on, then as they come; ends never."""

@@ -107,6 +107,7 @@ async def running_job(
                 coordinator=parts.coordinator,
                 gateway_url=parts.gateways.base_url,
                 hub=parts.hub,
+                services=parts.services,
             ),
             state=state,
             services=parts.services,
