@@ -103,6 +103,8 @@ def test_running_requests_get_their_grace_and_are_not_aborted() -> None:
 
 
 def test_stuck_requests_are_aborted_and_flushed_until_the_engine_is_quiet() -> None:
+    """Pitfall 7: paused in abort mode, and flushed only after that, until the flush succeeds."""
+
     async def scenario(engine: FakeEngine) -> None:
         proof = await sleep(engine, grace_s=2.0)
         assert proof.aborted
@@ -126,6 +128,8 @@ def test_an_engine_that_never_gets_quiet_is_not_released_and_fails_within_the_de
 
 @pytest.mark.parametrize("frees", [0.0, 0.3])
 def test_a_release_that_frees_too_little_is_no_release(frees: float) -> None:
+    """Pitfall 2: release answered 200 and freed nothing, or too little."""
+
     async def scenario(engine: FakeEngine) -> None:
         with pytest.raises(ReleaseNotProvedError, match=r"holds .* MiB, awake 900 MiB: \d+% freed"):
             await sleep(engine)
@@ -168,6 +172,8 @@ def test_a_flush_that_succeeds_is_not_quiet_while_something_runs() -> None:
 
 
 def test_memory_that_leaves_after_the_answer_is_waited_for() -> None:
+    """Pitfall 2: release answered before it had freed."""
+
     async def scenario(engine: FakeEngine) -> None:
         proof = await sleep(engine)
         assert asyncio.get_running_loop().time() >= 3.0
@@ -177,6 +183,8 @@ def test_memory_that_leaves_after_the_answer_is_waited_for() -> None:
 
 
 def test_a_release_that_hangs_is_not_repeated() -> None:
+    """Pitfall 3, for the other direction: what timed out may still happen."""
+
     async def scenario(engine: FakeEngine) -> None:
         with pytest.raises(DeadlineExceededError, match="release did not end"):
             await sleep(engine, seconds=30.0)
@@ -187,6 +195,8 @@ def test_a_release_that_hangs_is_not_repeated() -> None:
 
 
 def test_weights_lost_over_the_sleep_are_found() -> None:
+    """Pitfall 1: healthy after waking, but every log-probability is the same."""
+
     async def scenario(engine: FakeEngine) -> None:
         proof = await sleep(engine)
         with pytest.raises(CanaryMismatchError, match="uniform"):
@@ -231,6 +241,8 @@ def test_a_canary_that_proves_nothing_is_refused(canary: tuple[float, ...]) -> N
 
 
 def test_generation_does_not_continue_while_a_tag_is_away() -> None:
+    """Pitfall 4: no forward with the cache still asleep."""
+
     async def scenario(engine: FakeEngine) -> None:
         proof = await sleep(engine)
         with pytest.raises(EngineError, match=r"not resident .*kv_cache"):

@@ -8,6 +8,7 @@ the connection and the engine are scripted.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +31,7 @@ from rolecall.engines.worker_handle import (
 from rolecall.ids import EngineId, ModelId, RoleName
 from rolecall.interfaces.engine_backend import MemoryReport, WeightsGroup, WeightUpdate
 from rolecall.interfaces.role import WeightSource
+from rolecall.testing.fake_door import FakeDoor
 from rolecall.testing.fake_engine import FakeBackend, FakeEngine, FakeOptions, Script
 
 T = TypeVar("T")
@@ -42,9 +44,10 @@ class FakeWorker:
     silent: calls are carried out, but their answers are lost.
     """
 
-    def __init__(self, host: EngineHost, backend: FakeBackend) -> None:
+    def __init__(self, host: EngineHost, backend: FakeBackend, doors: list[FakeDoor]) -> None:
         self.host = host
         self.backend = backend
+        self.doors = doors
         self.dead = asyncio.Event()
         self.silent = False
         self.disposed = False
@@ -54,6 +57,11 @@ class FakeWorker:
     def engine(self) -> FakeEngine:
         """The newest engine."""
         return self.backend.engine
+
+    @property
+    def door(self) -> FakeDoor:
+        """The newest door."""
+        return self.doors[-1]
 
     @property
     def script(self) -> Script:
@@ -181,7 +189,13 @@ class FakeWorkers:
             log_dir=self._log_dir,
             limits=HandoverLimits(),
         )
-        worker = FakeWorker(EngineHost(setup, prepare, LoopClock()), backend)
+        doors: list[FakeDoor] = []
+
+        def make_door(bound: socket.socket) -> FakeDoor:
+            doors.append(FakeDoor(bound))
+            return doors[-1]
+
+        worker = FakeWorker(EngineHost(setup, prepare, LoopClock(), make_door), backend, doors)
         self._workers[slot.engine, slot.node_rank] = worker
         return worker
 
