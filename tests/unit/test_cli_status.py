@@ -30,6 +30,7 @@ ANSWER = {
                 {
                     "engine": "m/replica-0",
                     "state": "READY",
+                    "permits": 3,
                     "generation": 2,
                     "base_url": "http://127.0.0.1:9",
                 },
@@ -46,8 +47,8 @@ def test_leases_replicas_batches_and_the_failure_are_shown():
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     for part in (
         "run failed in batch 1: judge: no verdict",
-        "judge  ACTIVE  m/replica-0  READY   2           http://127.0.0.1:9",
-        "m/replica-1  FAILED  1",
+        "judge  ACTIVE  m/replica-0  READY   3          2           http://127.0.0.1:9",
+        "m/replica-1  FAILED             1",
         "batch 0  COMMITTED",
     ):
         assert part in shown, shown

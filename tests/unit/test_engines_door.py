@@ -27,6 +27,7 @@ from rolecall.interfaces.role import WeightSource
 from rolecall.testing.fake_door import FakeDoor
 from rolecall.testing.fake_engine import FAKE_TAGS, FakeEngine, FakeOptions, Script
 from rolecall.testing.fake_workers import FakeWorker, FakeWorkers, fake_slot
+from rolecall.testing.manager_rig import ManagerRig
 from rolecall.testing.virtual_time import run_virtual
 
 LOOKS = {"running_requests", "memory"}
@@ -352,6 +353,19 @@ def test_a_door_that_does_not_stop_does_not_keep_the_engine_alive(tmp_path: Path
         assert now() <= 10.0
 
     run_worker(tmp_path, scenario)
+
+
+def test_status_shows_what_is_inside_at_the_last_look(tmp_path: Path) -> None:
+    async def main() -> None:
+        rig = ManagerRig(tmp_path, replicas=1)
+        await rig.manager.start()
+        assert rig.manager.status()[0]["permits"] is None, "nobody has looked yet"
+        rig.worker("m/replica-0").door.book.take()
+        await rig.manager.reconcile_once()
+        assert rig.manager.status()[0]["permits"] == 1
+        assert rig.manager.status()[0]["base_url"] == rig.worker("m/replica-0").door.url
+
+    run_virtual(main())
 
 
 @pytest.mark.parametrize(

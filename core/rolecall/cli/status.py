@@ -39,7 +39,7 @@ def show_status(console: Console, answer: Mapping[str, Any]) -> None:
     if failure := coordinator["failure"]:
         console.print(f"[red]run failed[/] in batch {failure['batch']}: {failure['reason']}")
     table = Table(box=None, pad_edge=False)
-    for column in ("role", "lease", "engine", "state", "generation", "url"):
+    for column in ("role", "lease", "engine", "state", "in flight", "generation", "url"):
         table.add_column(column)
     for role, service in answer["roles"].items():
         lease = coordinator["leases"].get(role, {})
@@ -49,6 +49,7 @@ def show_status(console: Console, answer: Mapping[str, Any]) -> None:
                 str(lease.get("state", "")),
                 engine["engine"],
                 engine["state"],
+                "" if engine.get("permits") is None else str(engine["permits"]),
                 str(engine["generation"]),
                 engine["base_url"] or "",
             )

@@ -149,6 +149,7 @@ class InferenceManager:
                     for worker in replica.workers[1:]
                 ],
                 "resident_bytes": replica.resident_bytes,
+                "permits": replica.permits,
                 "log": str(replica.started.log_path) if replica.started is not None else None,
                 "fence": replica.fence,
                 "vacant": replica.vacant,

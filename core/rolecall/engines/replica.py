@@ -58,6 +58,7 @@ class Replica:
     urls: every URL the replica has had, the present one last.
     weight_version: version that this incarnation has proved; None for static weights.
     groups: weight groups that this incarnation has joined.
+    permits: requests inside its door at the last look; None before that, or without a door.
     waits: it is awake, but lacks the model's current weights, and nobody is giving them to it now.
     """
 
@@ -74,6 +75,7 @@ class Replica:
         self.groups: set[str] = set()
         self.waits = False
         self.resident_bytes: int | None = None
+        self.permits: int | None = None
         self.failed_probes = 0
         self.failed_starts = 0
         self.rebuild_not_before_s = 0.0
@@ -152,6 +154,7 @@ class Replica:
         self.generation += 1
         self.started = None
         self.weight_version = None
+        self.permits = None
         self.groups.clear()
         self.enter_state(ReplicaState.STARTING, reason)
         for worker in self.workers:

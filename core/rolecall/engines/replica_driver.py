@@ -273,6 +273,7 @@ class ReplicaDriver:
             return
         if not replica.is_current(ticket):
             return
+        replica.permits = looks[0].permits
         verdicts = [
             judge(look, incarnation=ticket.incarnation, failed_before=replica.failed_probes, policy=policy)
             for look in looks
