@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from rolecall.engines.ports import PortRange, PortReservation, reserve_port
+from rolecall.engines.ports import PortRange, PortReservation, reserve_block, reserve_port
 from rolecall.errors import EngineError
 
 HOST = "127.0.0.1"
@@ -111,4 +111,31 @@ def test_a_full_range_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
             reserve(purpose=PortRange.BOOTSTRAP)
     finally:
         for reservation in taken:
+            reservation.release()
+
+
+def test_a_block_is_ports_in_a_row_that_nobody_else_gets() -> None:
+    blocks = [reserve_block("127.0.0.1", PortRange.DISTRIBUTED_INIT, 32) for _ in range(3)]
+    try:
+        for block in blocks:
+            ports = [reservation.port for reservation in block]
+            assert ports == list(range(ports[0], ports[0] + 32))
+            assert set(ports) <= set(PortRange.DISTRIBUTED_INIT.value)
+        assert len({reservation.port for block in blocks for reservation in block}) == 96
+    finally:
+        for block in blocks:
+            for reservation in block:
+                reservation.release()
+
+
+def test_a_block_that_is_not_wholly_free_is_passed_over() -> None:
+    size = len(PortRange.BOOTSTRAP.value) // 2
+    taken = reserve_port("127.0.0.1", PortRange.BOOTSTRAP, start=PortRange.BOOTSTRAP.value.start)
+    block = reserve_block("127.0.0.1", PortRange.BOOTSTRAP, size)
+    try:
+        assert taken.port not in {reservation.port for reservation in block}
+        with pytest.raises(EngineError, match="free bootstrap ports in a row"):
+            reserve_block("127.0.0.1", PortRange.BOOTSTRAP, size)
+    finally:
+        for reservation in (taken, *block):
             reservation.release()
