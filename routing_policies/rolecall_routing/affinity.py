@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from rolecall.api import ROLECALL_API, Candidate, Need, RoutingPolicy, RoutingRequest, hookimpl, rendezvous
+from rolecall.api import (
+    ROLECALL_API,
+    Candidate,
+    Need,
+    RouterBackend,
+    RoutingPolicy,
+    RoutingRequest,
+    hookimpl,
+    rendezvous,
+)
 
 
 class Affinity:
@@ -17,7 +26,7 @@ class Affinity:
     name: ClassVar[str] = "affinity"
     api_version: ClassVar[int] = ROLECALL_API
     needs: ClassVar[frozenset[Need]] = frozenset({Need.AFFINITY_KEY})
-    router: ClassVar[None] = None
+    router: ClassVar[type[RouterBackend] | None] = None
 
     def select(self, candidates: Sequence[Candidate], request: RoutingRequest) -> Candidate:
         assert request.affinity_key is not None

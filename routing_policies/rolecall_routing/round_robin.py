@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from rolecall.api import ROLECALL_API, Candidate, Need, RoutingPolicy, RoutingRequest, hookimpl, rendezvous
+from rolecall.api import (
+    ROLECALL_API,
+    Candidate,
+    Need,
+    RouterBackend,
+    RoutingPolicy,
+    RoutingRequest,
+    hookimpl,
+    rendezvous,
+)
 
 
 class RoundRobin:
@@ -14,7 +23,7 @@ class RoundRobin:
     name: ClassVar[str] = "round_robin"
     api_version: ClassVar[int] = ROLECALL_API
     needs: ClassVar[frozenset[Need]] = frozenset()
-    router: ClassVar[None] = None
+    router: ClassVar[type[RouterBackend] | None] = None
 
     def __init__(self) -> None:
         self._last: str | None = None

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 DECISIONS = ROOT / "docs" / "decisions"
 OF_AN_EXTRA = {
     "omegaconf": "TransferQueue",
+    "sglang_router": "sglang-router",
     "tensordict": "TransferQueue",
     "torch": "torch",
     "transfer_queue": "TransferQueue",

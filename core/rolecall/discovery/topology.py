@@ -17,17 +17,24 @@ from rolecall.discovery.snapshot import EngineEntry, ModelEntry, ModelState, Rou
 from rolecall.engines.replica_state import ReplicaState
 from rolecall.errors import SnapshotError
 from rolecall.ids import EngineId, RoleName
+from rolecall.interfaces.engine_backend import Disaggregation
 from rolecall.interfaces.role import WeightSource
 
 
 @frozen(kw_only=True)
 class EngineView:
-    """One replica as its manager sees it."""
+    """One replica as its manager sees it.
+
+    reached: requests are brought to it; false while the model's router does not know it.
+    half: it does half of each request, in a prefill/decode pair; such a replica is never shown.
+    """
 
     engine_id: EngineId
     base_url: str | None
     state: ReplicaState
     generation: int
+    reached: bool = True
+    half: Disaggregation | None = None
 
 
 @frozen(kw_only=True)
@@ -132,17 +139,20 @@ _NEAREST_FIRST = (
 )
 """A model without a routable replica shows the state of the one that is nearest to READY."""
 
+_FURTHEST = (ModelState.READY, *(ModelState(state.value) for state in _NEAREST_FIRST))
+
 _WITHOUT_URL = frozenset({ReplicaState.STARTING, ReplicaState.FAILED, ReplicaState.STOPPING})
 
 
 def _entry(model: ModelView) -> ModelEntry:
     overruled = model.state is not None and model.state is not ModelState.READY
-    engines = tuple(
-        _engine_entry(engine, may_route=not overruled)
+    entries = {
+        engine: _engine_entry(engine, may_route=not overruled)
         for engine in sorted(model.engines, key=lambda engine: engine.engine_id)
-    )
+    }
+    engines = tuple(entry for engine, entry in entries.items() if engine.half is None)
     return ModelEntry(
-        state=model.state or _model_state(engines),
+        state=model.state or _state_of(entries),
         route_mode=model.route_mode,
         router_url=model.router_url,
         weight_source=model.weight_source,
@@ -154,7 +164,7 @@ def _entry(model: ModelView) -> ModelEntry:
 
 def _engine_entry(engine: EngineView, *, may_route: bool) -> EngineEntry:
     base_url = None if engine.state in _WITHOUT_URL else engine.base_url
-    ready = engine.state is ReplicaState.READY and base_url is not None
+    ready = engine.state is ReplicaState.READY and base_url is not None and engine.reached
     return EngineEntry(
         engine_id=engine.engine_id,
         base_url=base_url,
@@ -162,6 +172,16 @@ def _engine_entry(engine: EngineView, *, may_route: bool) -> EngineEntry:
         direct_eligible=ready and may_route,
         generation=engine.generation,
     )
+
+
+def _state_of(entries: Mapping[EngineView, EngineEntry]) -> ModelState:
+    """The model's state: that of its whole replicas, or of the half that is further from READY."""
+    halves = tuple(Disaggregation) if any(engine.half for engine in entries) else (None,)
+    states = [
+        _model_state(tuple(entry for engine, entry in entries.items() if engine.half is half))
+        for half in halves
+    ]
+    return max(states, key=_FURTHEST.index)
 
 
 def _model_state(engines: tuple[EngineEntry, ...]) -> ModelState:

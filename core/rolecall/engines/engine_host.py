@@ -298,7 +298,14 @@ class EngineHost:
             raise EngineError(f"{self._name}: the engine is gone")
         memory = await deadline.bound(engine.memory(), "memory report")
         base_url = self._base_url or engine.base_url
-        return Started(base_url=base_url, pid=engine.pid, memory=memory, log_path=log_path)
+        bootstrap_port = self._launching.bootstrap_port if self._launching is not None else None
+        return Started(
+            base_url=base_url,
+            pid=engine.pid,
+            memory=memory,
+            log_path=log_path,
+            bootstrap_port=bootstrap_port,
+        )
 
     async def _sleep(self, grace_s: float, deadline: Deadline) -> SleepProof:
         engine, prepared = self._require_engine(Condition.AWAKE, Condition.ASLEEP, doing="sleep")

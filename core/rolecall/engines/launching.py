@@ -18,7 +18,12 @@ from rolecall.engines.ports import PortRange, PortReservation, reserve_block, re
 from rolecall.engines.reaping import EngineMark
 from rolecall.engines.worker_handle import WorkerSlot
 from rolecall.ids import ModelId, RoleName
-from rolecall.interfaces.engine_backend import EngineBackend, EngineFeatures, EngineLaunch
+from rolecall.interfaces.engine_backend import (
+    Disaggregation,
+    EngineBackend,
+    EngineFeatures,
+    EngineLaunch,
+)
 from rolecall.interfaces.role import WeightSource
 
 LOOPBACK = "127.0.0.1"
@@ -62,12 +67,13 @@ class Prepared:
 
 
 class Launching:
-    """See the module's contract. ``log_path`` and ``door`` are None until ``launch`` was called."""
+    """See the module's contract. What ``launch`` makes is None until it was called, or if it isn't needed."""
 
     def __init__(self, setup: HostSetup, incarnation: int) -> None:
         self.incarnation = incarnation
         self.log_path: Path | None = None
         self.door: Admission | None = None
+        self.bootstrap_port: int | None = None
         self._setup = setup
         self._ports: list[PortReservation] = []
 
@@ -97,8 +103,11 @@ class Launching:
         self.log_path = setup.log_dir / name
         host = setup.listen_host
         if make_door is not None and slot.is_head and wants_door(prepared.features):
-            host = LOOPBACK
+            # A prefill engine hands its cache over at a port of its own, on the address it binds.
+            host = LOOPBACK if slot.half is None else setup.listen_host
             self.door = make_door(self._reserve(setup.listen_host, PortRange.SERVER).take_socket())
+        if slot.is_head and slot.half is Disaggregation.PREFILL:
+            self.bootstrap_port = self._reserve(host, PortRange.BOOTSTRAP).port
         mark = EngineMark(
             namespace=setup.namespace, role=setup.role, engine=slot.engine, incarnation=self.incarnation
         )
@@ -117,6 +126,8 @@ class Launching:
             nodes=slot.nodes,
             node_rank=slot.node_rank,
             rendezvous=rendezvous,
+            disaggregation=slot.half,
+            bootstrap_port=self.bootstrap_port,
             weight_version=weight_version,
             log_path=self.log_path,
             options=prepared.options,

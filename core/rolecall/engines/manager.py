@@ -27,6 +27,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from enum import Enum
 from typing import Any
 
+from attrs import evolve
+
 from rolecall.discovery.topology import EngineView, ModelView
 from rolecall.engines.deadline import Clock, Deadline, DeadlineExceededError
 from rolecall.engines.fencing import TokenGate
@@ -43,6 +45,7 @@ from rolecall.events.event import Emit
 from rolecall.ids import EngineId, FencingToken
 from rolecall.interfaces.engine_backend import Capability, WeightsGroup, WeightUpdate
 from rolecall.interfaces.role import WeightSource
+from rolecall.routers.membership import DirectRoute, Member, Membership
 
 logger = logging.getLogger(__name__)
 
@@ -62,10 +65,11 @@ class InferenceManager:
     Args:
         slots: engine → its worker slots, head first.
         reaper: looks for survivors of dead workers.
+        publish: makes the present view visible; returns when it is, or when it gave up.
+        membership: brings requests to READY replicas where discovery alone does not.
 
     Raises:
         CapabilityError: a replica spans nodes, and the backend's engines don't.
-        publish: makes the present view visible; returns when it is, or when it gave up.
     """
 
     def __init__(
@@ -79,16 +83,18 @@ class InferenceManager:
         clock: Clock,
         emit: Emit,
         publish: Callable[[], Awaitable[None]],
+        membership: Membership | None = None,
     ) -> None:
         self._spec = spec
         self._times = times
         self._clock = clock
-        self._publish = publish
+        self._tell = publish
+        self._membership = membership or DirectRoute()
         self._gate = TokenGate()
         self._driver = ReplicaDriver(
             spec, factory=factory, reaper=reaper, times=times, clock=clock, gate=self._gate, emit=emit
         )
-        self._weights = ModelWeights(spec, self._driver, publish=publish, emit=emit)
+        self._weights = ModelWeights(spec, self._driver, publish=self._publish, emit=emit)
         self._lock = asyncio.Lock()
         self._active: asyncio.Task[Outcomes] | None = None
         self._doing = ""
@@ -118,12 +124,16 @@ class InferenceManager:
             served_model_name=self._spec.served_model_name,
             weight_source=self._spec.weight_source,
             weight_version=self._weights.version,
+            route_mode=self._membership.route_mode,
+            router_url=self._membership.router_url,
             engines=tuple(
                 EngineView(
                     engine_id=replica.engine,
                     base_url=replica.base_url,
                     state=replica.state,
                     generation=replica.generation,
+                    reached=self._membership.reaches(replica.engine),
+                    half=replica.half,
                 )
                 for replica in self._replicas.values()
             ),
@@ -385,6 +395,10 @@ class InferenceManager:
         if not failed:
             for replica in restored:
                 self._weights.open(replica, "onloaded")
+            await self._publish()
+            if (problem := self._unreached(restored)) is not None:
+                self._wanted = Wanted.ASLEEP
+                return _unconfirmed(await self._take_back(restored, problem, deadline), problem)
             return tuple(replica.outcome(confirmed=True) for replica in restored)
         self._wanted = Wanted.ASLEEP
         names = ", ".join(attempt.replica.engine for attempt in failed)
@@ -488,6 +502,8 @@ class InferenceManager:
         if attempt.succeeded:
             self._weights.open(replica, reason)
             await self._publish()
+            if (problem := self._unreached([replica])) is not None:
+                return replica.outcome(confirmed=False, detail=problem)
         return replica.outcome(confirmed=attempt.succeeded, detail=attempt.problem)
 
     async def _stop(self, replicas: Iterable[Replica], deadline: Deadline) -> Outcomes:
@@ -510,6 +526,27 @@ class InferenceManager:
         # The table has no state after STOPPING: a replica that is confirmed gone is forgotten.
         self._replicas.pop(replica.engine, None)
         return replica.outcome(confirmed=True, detail=replica.evidence)
+
+    # --- who is told --------------------------------------------------------------------
+
+    async def _publish(self) -> None:
+        """Tell first who brings requests here, then everybody: what is shown can be reached, and who is
+        about to be drained, updated or stopped is out of reach when this returns."""
+        await self._membership.settle(
+            {
+                replica.engine: Member(worker=replica.as_worker, generation=replica.generation)
+                for replica in self._in(ReplicaState.READY)
+            }
+        )
+        await self._tell()
+
+    def _unreached(self, replicas: Iterable[Replica]) -> str | None:
+        """Why one of these READY replicas gets no requests; None if all of them do."""
+        for replica in replicas:
+            if replica.state is ReplicaState.READY and not self._membership.reaches(replica.engine):
+                why = self._membership.problem or "nobody brings requests to it yet"
+                return f"{replica.engine} is ready, but not reached: {why}"
+        return None
 
     # --- one command at a time ----------------------------------------------------------
 
@@ -561,6 +598,11 @@ class InferenceManager:
     @property
     def _name(self) -> str:
         return self._spec.name
+
+
+def _unconfirmed(outcomes: Outcomes, why: str) -> Outcomes:
+    """What was taken back is asleep or gone, which is not what was asked for."""
+    return tuple(evolve(outcome, confirmed=False, detail=f"{why}; {outcome.detail}") for outcome in outcomes)
 
 
 def _being_cancelled() -> bool:

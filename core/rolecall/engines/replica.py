@@ -20,6 +20,8 @@ from rolecall.engines.results import ReplicaOutcome
 from rolecall.engines.worker_handle import Started, WorkerHandle, WorkerSlot
 from rolecall.events.event import Emit
 from rolecall.ids import EngineId, FencingToken, RoleName
+from rolecall.interfaces.engine_backend import Disaggregation
+from rolecall.interfaces.router import RouterWorker
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +107,19 @@ class Replica:
     def base_url(self) -> str | None:
         """Where the running incarnation answers; None before it has started."""
         return self.started.base_url if self.started is not None else None
+
+    @property
+    def half(self) -> Disaggregation | None:
+        """Which half of each request it does, in a prefill/decode pair; None: all of it."""
+        return self.workers[0].slot.half
+
+    @property
+    def as_worker(self) -> RouterWorker:
+        """The running incarnation's head, as a router is told of it."""
+        assert self.started is not None, f"{self.engine} has not started"
+        return RouterWorker(
+            base_url=self.started.base_url, half=self.half, bootstrap_port=self.started.bootstrap_port
+        )
 
     @property
     def vacant(self) -> bool:

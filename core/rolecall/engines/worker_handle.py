@@ -24,7 +24,7 @@ from rolecall.engines.fencing import Stamp
 from rolecall.engines.handover import SleepProof
 from rolecall.errors import EngineError
 from rolecall.ids import EngineId
-from rolecall.interfaces.engine_backend import MemoryReport, WeightsGroup, WeightUpdate
+from rolecall.interfaces.engine_backend import Disaggregation, MemoryReport, WeightsGroup, WeightUpdate
 
 ANSWER_MARGIN_S = 1.0
 """A handle gives its worker this much less than its own deadline, so that the worker's answer,
@@ -54,6 +54,7 @@ class WorkerSlot:
     node_rank, nodes: which of the replica's nodes this is; rank 0 is the head's.
     bundles: bundle indices in the placement group of ``pool_id``; the worker runs in the first.
     reservation: share of that bundle's device which the worker reserves.
+    half: what the replica does of a request, in a prefill/decode pair; None: all of it.
     """
 
     engine: EngineId
@@ -65,6 +66,7 @@ class WorkerSlot:
     device_ids: tuple[str, ...]
     reservation: float = 1.0
     nodes: int = 1
+    half: Disaggregation | None = None
 
     @property
     def is_head(self) -> bool:
@@ -73,12 +75,16 @@ class WorkerSlot:
 
 @frozen(kw_only=True)
 class Started:
-    """A started engine: where it answers and what it holds."""
+    """A started engine: where it answers and what it holds.
+
+    bootstrap_port: where a prefill engine hands its cache over; None for any other.
+    """
 
     base_url: str
     pid: int
     memory: MemoryReport
     log_path: Path
+    bootstrap_port: int | None = None
 
 
 @frozen(kw_only=True)

@@ -27,6 +27,8 @@ class Event:
         batch.state: batch, from, to, reason
         stage.state: batch, stage, role (or null), state (``started`` or ``finished``)
         stage.progress: batch, stage, done, total, tokens
+        router.started: role, model, url, number (of this model's routers)
+        router.ended: role, model, reason
         handover: batch, role, direction (``onload`` or ``offload``), seconds
     """
 

@@ -134,7 +134,7 @@ def _member_faults(info: PluginInfo, plugin_class: type[Any], protocol: type[Any
             yield f'"name" is "{value}", but the entry point is called "{info.name}"'
         elif member == "api_version" and value != hookspecs.ROLECALL_API:
             yield f'"api_version" is {value}; this rolecall supports {hookspecs.ROLECALL_API} only'
-        elif member in PARTS and value is not None:
+        elif member in PARTS and isinstance(value, type):
             faults = _member_faults(info, value, PARTS[member])
             yield from (f'"{member}" ({value.__qualname__}): {fault}' for fault in faults)
     for method in methods(protocol):

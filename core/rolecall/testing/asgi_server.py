@@ -17,8 +17,8 @@ from uvicorn.server import ServerState
 
 
 @asynccontextmanager
-async def serving(app: Any, **options: Any) -> AsyncGenerator[str]:
-    """Serve ``app`` on a free loopback port and yield its base URL.
+async def serving(app: Any, *, port: int = 0, **options: Any) -> AsyncGenerator[str]:
+    """Serve ``app`` on a loopback port, by default a free one, and yield its base URL.
 
     ``options`` are uvicorn's, e.g. ``timeout_keep_alive``. At the end open connections are cut and
     running handlers cancelled.
@@ -33,7 +33,9 @@ async def serving(app: Any, **options: Any) -> AsyncGenerator[str]:
         return protocol(config=config, server_state=state, app_state=lifespan.state)
 
     await lifespan.startup()
-    server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0, backlog=2048)
+    server = await asyncio.get_running_loop().create_server(
+        connection, "127.0.0.1", port, backlog=2048, reuse_address=True
+    )
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:

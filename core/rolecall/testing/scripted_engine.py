@@ -44,6 +44,7 @@ class Behaviour:
 
     status, body, content_type: answer this instead of tokens.
     stuck: start no answer until the request is aborted.
+    notices_cuts: a stuck unary request also ends when its connection is cut, as SGLang's do.
     ignores_aborts: answer aborts with 200 and go on.
     abort_status: what ``/abort_request`` answers.
     events: tokens of an answer, and events of a stream.
@@ -54,6 +55,7 @@ class Behaviour:
     body: bytes | None = None
     content_type: str = "application/json"
     stuck: bool = False
+    notices_cuts: bool = False
     ignores_aborts: bool = False
     abort_status: int = 200
     events: int = 4
@@ -65,7 +67,7 @@ class ScriptedEngine:
     """The engine; ``app`` is what to serve.
 
     received: generation requests, in order. aborts: ids in abort requests, in order.
-    running: ids it is at work on.
+    running: ids it is at work on. cuts: ids of unary requests that ended with their connection.
     """
 
     name: str = "scripted"
@@ -73,6 +75,7 @@ class ScriptedEngine:
     received: list[Received] = field(factory=list)
     aborts: list[str] = field(factory=list)
     running: dict[str, asyncio.Event] = field(factory=dict)
+    cuts: list[str] = field(factory=list)
     app: Starlette = field(init=False)
     _news: asyncio.Event = field(factory=asyncio.Event, init=False)
 
@@ -120,12 +123,14 @@ class ScriptedEngine:
         payload = await self._take(request)
         prompt = payload.get("text", payload.get("input_ids"))
         ids = tokens_of(prompt, self.behaviour.events)
-        return await self._answer(payload, [_native(payload, ids[: n + 1]) for n in range(len(ids))], ids)
+        events = [_native(payload, ids[: n + 1]) for n in range(len(ids))]
+        return await self._answer(request, payload, events, ids)
 
     async def _chat(self, request: Request) -> Response:
         payload = await self._take(request)
         ids = tokens_of(payload["messages"], self.behaviour.events)
-        return await self._answer(payload, [_chat_event(payload, token) for token in ids], ids)
+        events = [_chat_event(payload, token) for token in ids]
+        return await self._answer(request, payload, events, ids)
 
     async def _take(self, request: Request) -> dict[str, Any]:
         received = Received(
@@ -135,7 +140,7 @@ class ScriptedEngine:
         return received.payload
 
     async def _answer(
-        self, payload: dict[str, Any], events: list[dict[str, Any]], ids: list[int]
+        self, request: Request, payload: dict[str, Any], events: list[dict[str, Any]], ids: list[int]
     ) -> Response:
         behaviour = self.behaviour
         if behaviour.body is not None or behaviour.status != 200:
@@ -145,7 +150,7 @@ class ScriptedEngine:
             return StreamingResponse(self._events(payload, events), media_type="text/event-stream")
         async with self._running(payload) as aborted:
             if behaviour.stuck:
-                await aborted.wait()
+                await self._until_ended(request, payload, aborted)
         if "messages" in payload:
             return JSONResponse(_chat_answer(payload, ids))
         return JSONResponse(events[-1])
@@ -161,6 +166,19 @@ class ScriptedEngine:
                     break
                 yield b"data: " + json.dumps(event).encode() + b"\n\n"
             yield b"data: [DONE]\n\n"
+
+    async def _until_ended(self, request: Request, payload: dict[str, Any], aborted: asyncio.Event) -> None:
+        cut = asyncio.Event()
+        watcher: asyncio.Task[None] | None = None
+        if self.behaviour.notices_cuts:
+            watcher = asyncio.create_task(_until_cut(request, cut))
+        try:
+            await _first_of(aborted, cut)
+        finally:
+            if watcher is not None:
+                watcher.cancel()
+        if cut.is_set():
+            self.cuts.append(str(payload.get("rid")))
 
     @asynccontextmanager
     async def _running(self, payload: dict[str, Any]) -> AsyncGenerator[asyncio.Event]:
@@ -209,6 +227,12 @@ def _chat_answer(payload: dict[str, Any], ids: list[int]) -> dict[str, Any]:
         "model": payload.get("model"),
         "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
     }
+
+
+async def _until_cut(request: Request, cut: asyncio.Event) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    cut.set()
 
 
 async def _first_of(*events: asyncio.Event) -> None:
