@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
-from enum import Enum
+from enum import Enum, IntEnum, StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, NewType
 
@@ -20,6 +20,14 @@ Name = NewType("Name", str)
 class Colour(Enum):
     RED = "red"
     BLUE = "blue"
+
+
+class Fruit(StrEnum):
+    APPLE = "apple"
+
+
+class Level(IntEnum):
+    HIGH = 3
 
 
 @frozen(kw_only=True)
@@ -39,6 +47,8 @@ class Everything:
     measured: Annotated[int, "seconds"] = 0
     mode: Literal["fast", "slow", 3] = "fast"
     colour: Colour = Colour.RED
+    fruit: Fruit | None = None
+    level: Level = Level.HIGH
     maybe: int | None = None
     either: int | str = 0
     texts: tuple[str, ...] = ()
@@ -52,6 +62,14 @@ class Everything:
     inner: Inner = Inner(label="")
     inners: Mapping[str, Inner] = field(factory=dict)
     day: datetime.date = datetime.date(2000, 1, 1)
+
+
+def test_choices_that_are_texts_or_numbers_become_their_members() -> None:
+    made = structure(Everything, {"fruit": "apple", "level": 3})
+    assert (made.fruit, made.level) == (Fruit.APPLE, Level.HIGH)
+    assert type(made.fruit) is Fruit
+    assert type(made.level) is Level
+    assert "apple" in faults({"fruit": "pear"})["fruit",]
 
 
 def faults(table: object, cls: type = Everything) -> dict[tuple, str]:

@@ -13,7 +13,7 @@ import math
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
-from enum import Enum
+from enum import Enum, IntEnum, StrEnum
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -282,6 +282,8 @@ def _is_enum(hint: Any) -> bool:
 def _make_converter() -> cattrs.Converter:
     converter = cattrs.Converter()
     singles: dict[Any, _Hook] = {bool: _boolean, int: _integer, float: _number, str: _text, Path: _path}
+    # A class's hook is taken for its subclasses too, and a StrEnum is a str.
+    singles |= {StrEnum: _enum, IntEnum: _enum}
     for hint, hook in singles.items():
         converter.register_structure_hook(hint, hook)
     converter.register_structure_hook_func(lambda hint: hint is Any or hint is object, _anything)
