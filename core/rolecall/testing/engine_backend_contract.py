@@ -21,6 +21,7 @@ import pytest
 import pytest_asyncio
 from attrs import evolve, fields, has
 
+from rolecall.engines.reaping import marked_processes
 from rolecall.errors import CapabilityError, EngineStartError
 from rolecall.interfaces.engine_backend import (
     UPDATE_CAPABILITY,
@@ -36,7 +37,7 @@ from rolecall.interfaces.engine_backend import (
     WeightUpdate,
 )
 from rolecall.plugins.hookspecs import ROLECALL_API
-from rolecall.testing.shared_engines import FIRST_VERSION, SharedEngines
+from rolecall.testing.shared_engines import FIRST_VERSION, MARK, SharedEngines
 
 _one_loop = pytest.mark.asyncio(loop_scope="session")
 """An engine object belongs to the event loop that it was started in."""
@@ -73,15 +74,17 @@ class EngineBackendContract:
         """Return other weights of the same shape; those of ``make_launch`` will do."""
         return FromDisk(path=self.make_launch(folder).model_path)
 
-    @pytest_asyncio.fixture(scope="module", loop_scope="session")
-    async def engines(self, tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[SharedEngines]:
+    @pytest_asyncio.fixture(scope="class", loop_scope="session")
+    @classmethod
+    async def engines(cls, tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[SharedEngines]:
         """The engines that the tests of this class share."""
-        static, versioned = (self.make_launch(tmp_path_factory.mktemp("engine")) for _ in range(2))
+        tests = cls()
+        static, versioned = (tests.make_launch(tmp_path_factory.mktemp("engine")) for _ in range(2))
         engines = SharedEngines(
-            self.make_backend(),
+            tests.make_backend(),
             (static, versioned),
-            start_timeout_s=self.start_timeout_s,
-            stop_timeout_s=self.stop_timeout_s,
+            start_timeout_s=cls.start_timeout_s,
+            stop_timeout_s=cls.stop_timeout_s,
         )
         yield engines
         await engines.close()
@@ -156,6 +159,7 @@ class EngineBackendContract:
         assert tags <= report.resident_tags, "it is awake after start"
         assert report.resident_bytes > 0
         _check_canary(await engine.canary())
+        _check_marks(engine)
 
     @_one_loop
     async def test_drain_primitives(self, engines: SharedEngines) -> None:
@@ -279,6 +283,16 @@ def _check_canary(values: tuple[float, ...]) -> None:
 
 def _difference(before: tuple[float, ...], after: tuple[float, ...]) -> float:
     return max(abs(a - b) for a, b in zip(before, after, strict=True))
+
+
+def _check_marks(engine: Engine) -> None:
+    """By its marks an engine's processes are found when nobody owns them any more."""
+    assert engine.pid is not None
+    members = [process for process in psutil.process_iter() if _lives_in(process, engine.pid)]
+    marked = {process.pid for process in marked_processes(MARK)}
+    assert members
+    unmarked = [process for process in members if process.pid not in marked]
+    assert not unmarked, f"processes of the engine do not carry the launch's marks: {unmarked}"
 
 
 def _check_group_is_gone(engine: Engine) -> None:

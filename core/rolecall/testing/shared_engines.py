@@ -8,10 +8,17 @@ from __future__ import annotations
 
 from attrs import evolve
 
+from rolecall.engines.reaping import EngineMark
+from rolecall.ids import EngineId, RoleName
 from rolecall.interfaces.engine_backend import Engine, EngineBackend, EngineLaunch
 
 FIRST_VERSION = "41"
 """What a versioned engine reports before any update."""
+
+MARK = EngineMark(
+    namespace="rolecall-test", role=RoleName("role"), engine=EngineId("model/replica-0"), incarnation=1
+)
+"""What every process of these engines has to carry."""
 
 
 class SharedEngines:
@@ -29,8 +36,8 @@ class SharedEngines:
         self._backend = backend
         static, versioned = launches
         self._launches = {
-            True: evolve(static, weight_version=None),
-            False: evolve(versioned, weight_version=FIRST_VERSION),
+            True: evolve(static, weight_version=None, marks=MARK.variables()),
+            False: evolve(versioned, weight_version=FIRST_VERSION, marks=MARK.variables()),
         }
         self._start_timeout_s = start_timeout_s
         self._stop_timeout_s = stop_timeout_s
