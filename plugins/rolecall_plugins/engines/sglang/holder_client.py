@@ -30,7 +30,7 @@ _NOTHING = base64.b64encode(pickle.dumps([])).decode()
 class Held:
     """What a command left, summed over the node's model-parallel ranks.
 
-    weights_bytes: size of the weights, whether or not a memory saver has them mapped; on a CPU 0
+    weights_bytes: size of the model's parameters, whether or not a memory saver has them mapped; on a CPU 0
         while they are dropped.
     host_bytes: pinned memory of the host copy.
     seconds: of the slowest rank, without the way there and back.

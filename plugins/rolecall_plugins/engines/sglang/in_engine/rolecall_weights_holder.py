@@ -27,7 +27,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def keep(model: Any, named_tensors: Any) -> None:
     del named_tensors
 
     def command() -> None:
-        storages = _storages(model)
+        storages = _storages(model.parameters(), model.buffers())
         if any(storage.device.type != "cuda" for storage in storages):
             raise RuntimeError("keep copies weights from a CUDA device, and these lie elsewhere")
         kept: _HostCopy | None = getattr(model, _KEPT, None)
@@ -131,14 +132,13 @@ def report(model: Any, named_tensors: Any) -> None:
     _run("report", model, lambda: None)
 
 
-def _storages(model: Any) -> list[Any]:
-    """Every storage of a parameter or buffer once: tied weights share one."""
+def _storages(*groups: Iterable[Any]) -> list[Any]:
+    """Every storage of the tensors once: tied weights share one."""
     found: dict[int, Any] = {}
-    for tensors in (model.parameters(), model.buffers()):
-        for tensor in tensors:
-            storage = tensor.untyped_storage()
-            if storage.nbytes():
-                found.setdefault(storage.data_ptr(), storage)
+    for tensor in chain(*groups):
+        storage = tensor.untyped_storage()
+        if storage.nbytes():
+            found.setdefault(storage.data_ptr(), storage)
     return list(found.values())
 
 
@@ -149,7 +149,7 @@ def _run(name: str, model: Any, command: Callable[[], None]) -> None:
         with torch.inference_mode():
             command()
             answer["seconds"] = time.perf_counter() - began
-            answer["weights_bytes"] = sum(storage.nbytes() for storage in _storages(model))
+            answer["weights_bytes"] = sum(storage.nbytes() for storage in _storages(model.parameters()))
             kept = getattr(model, _KEPT, None)
             answer["host_bytes"] = sum(kept.sizes) if isinstance(kept, _HostCopy) else 0
     except Exception as error:  # noqa: BLE001 - see the module's docstring: it would end the scheduler
