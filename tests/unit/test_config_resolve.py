@@ -55,7 +55,21 @@ PLUGINS = {
                 needs = frozenset()
                 router = None
                 def select(self, candidates, request): return candidates[0]
-        """
+        """,
+        "fake_routed": """
+            class Router:
+                options = Options
+                pairs = True
+                def lost_fields(self, path, payload): return ()
+                def create(self, launch): ...
+
+            class Plugin:
+                name = "fake_routed"
+                api_version = 1
+                needs = frozenset()
+                router = Router
+                def select(self, candidates, request): ...
+        """,
     },
     "rolecall.placement_modes": {
         "fake_mode": """
@@ -86,10 +100,11 @@ PLUGINS = {
                 options = Options
                 resource = None
                 def features(self, options, *, static):
-                    from rolecall.api import EngineFeatures
+                    from rolecall.api import Capability, EngineFeatures
                     problems = ("nobody can vouch for its weights",) if options.level == 99 else ()
+                    halves = {Capability.DISAGGREGATION} if options.level == 50 else ()
                     return EngineFeatures(
-                        capabilities=frozenset(), memory_tags=frozenset(), problems=problems
+                        capabilities=frozenset(halves), memory_tags=frozenset(), problems=problems
                     )
                 def environment(self, launch): return {}
                 def create(self, launch): ...
@@ -249,6 +264,61 @@ def test_defaults_that_only_plugins_or_the_file_can_tell(host, job_file):
     assert judge.models["small"].served_model_name == "tiny"
     assert maker.default_model == "policy"  # the only one
     assert judge.default_model == "large"
+
+
+ROUTED = GOOD.replace('"fake_policy"', '"fake_routed"', 1)
+PAIRS = "replicas = 3\nprefill_replicas = 1\n"
+OF_POLICY = '[roles.fake_maker.models.policy]\nsource = "/models/policy"\nengine = "fake_engine"\n'
+
+
+def test_a_policys_router_gets_its_table(host, job_file):
+    path = job_file(ROUTED.replace("options = { level = 3 }", "router_options = { level = 6 }", 1))
+    maker, judge = resolve_job(load_config(path), path, host).roles.values()
+    assert maker.router is not None
+    assert maker.router.options.level == 6
+    assert maker.router.backend.pairs
+    assert judge.router is None
+
+
+def test_pairs_need_a_router_and_an_engine_that_can(host, job_file):
+    able = f"{OF_POLICY}{PAIRS}engine_options = {{ level = 50 }}\n"
+    path = job_file(ROUTED.replace(OF_POLICY, able))
+    assert resolve_job(load_config(path), path, host).roles["fake_maker"].models["policy"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            GOOD.replace("options = { level = 3 }", "router_options = { level = 6 }", 1),
+            'roles.fake_maker.router_options: routing policy "fake_policy" has no router',
+        ),
+        (
+            ROUTED.replace("options = { level = 3 }", "router_options = { level = 0 }", 1),
+            "roles.fake_maker.router_options.level: must be greater than 0",
+        ),
+        (
+            GOOD.replace(OF_POLICY, f"{OF_POLICY}{PAIRS}engine_options = {{ level = 50 }}\n"),
+            'roles.fake_maker.models.policy.prefill_replicas: routing policy "fake_policy" has no router '
+            "that brings prefill and decode together",
+        ),
+        (
+            ROUTED.replace(OF_POLICY, OF_POLICY + PAIRS),
+            'roles.fake_maker.models.policy.prefill_replicas: engine "fake_engine" does whole requests only',
+        ),
+        (
+            ROUTED.replace(
+                OF_POLICY,
+                f"{OF_POLICY}replicas = 2\nprefill_replicas = 2\nengine_options = {{ level = 50 }}\n",
+            ),
+            "roles.fake_maker.models.policy.prefill_replicas: 2 of 2 replicas leaves none to decode; "
+            "give replicas = 3 or more",
+        ),
+    ],
+)
+def test_what_no_router_can_do_is_refused_by_its_key(host, job_file, text, words):
+    (problem,) = problems(job_file(text), host)
+    assert words in problem
 
 
 def test_several_models_without_a_default_have_none(host, job_file):

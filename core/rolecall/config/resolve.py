@@ -11,7 +11,7 @@ needs. Starts nothing, and imports neither Ray nor an engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -20,14 +20,14 @@ from attrs import frozen
 from rolecall.config.checks import job_faults, role_faults
 from rolecall.config.lines import KeyPath
 from rolecall.config.loader import source_of
-from rolecall.config.resolved import ResolvedJob, ResolvedModel, ResolvedRole
+from rolecall.config.resolved import ResolvedJob, ResolvedModel, ResolvedRole, ResolvedRouter
 from rolecall.config.source import Fault, key_text
 from rolecall.config.specs import JobConfig, ModelConfig, RewardConfig, RoleConfig
 from rolecall.config.structure import StructureError, structure
 from rolecall.errors import DuplicatePluginError, PluginError, PluginLoadError, UnknownPluginError
 from rolecall.ids import ModelId, RoleName
 from rolecall.interfaces.batch_sink import BatchSink, SinkContext
-from rolecall.interfaces.engine_backend import EngineBackend
+from rolecall.interfaces.engine_backend import Capability, EngineBackend
 from rolecall.interfaces.observer import Observer
 from rolecall.interfaces.placement_mode import PlacementMode
 from rolecall.interfaces.reward_adapter import RewardAdapter
@@ -129,6 +129,26 @@ class _Choice:
     path: KeyPath
 
 
+def _pair_faults(
+    policy: type[RoutingPolicy], models: Iterable[ResolvedModel], path: KeyPath
+) -> Iterator[Fault]:
+    """Refuse prefill/decode pairs that nobody brings together, or whose engines can't be half of one."""
+    for model in models:
+        wanted = model.config.prefill_replicas
+        if not wanted:
+            continue
+        at: KeyPath = (*path, "models", model.model, "prefill_replicas")
+        if policy.router is None or not policy.router.pairs:
+            message = f'routing policy "{policy.name}" has no router that brings prefill and decode together'
+            yield Fault(path=at, message=f"{message}; choose one that has, or leave the key out")
+        if Capability.DISAGGREGATION not in model.features.capabilities:
+            message = f'engine "{model.config.engine}" does whole requests only'
+            yield Fault(path=at, message=f"{message}; choose one that does halves, or leave the key out")
+        if wanted >= model.config.replicas:
+            message = f"{wanted} of {model.config.replicas} replicas leaves none to decode"
+            yield Fault(path=at, message=f"{message}; give replicas = {wanted + 1} or more")
+
+
 class _Resolution:
     """One pass over one job file: turns names into plugins and collects what is wrong.
 
@@ -166,11 +186,15 @@ class _Resolution:
         choice = _Choice(PluginKind.ROLE, name, path)
         role_class = cast("type[Role] | None", self.load(choice))
         plugin = self.made_with_options(choice, role.options, (*path, "options"))
-        policy = self.load(_Choice(PluginKind.ROUTING_POLICY, role.routing_policy, (*path, "routing_policy")))
+        policy_choice = _Choice(PluginKind.ROUTING_POLICY, role.routing_policy, (*path, "routing_policy"))
+        policy = cast("type[RoutingPolicy] | None", self.load(policy_choice))
+        router = self.router(policy, role, path) if policy is not None else None
         models = {
             model: self.model(model, config, role_class, (*path, "models", model))
             for model, config in role.models.items()
         }
+        if policy is not None:
+            self.add(_pair_faults(policy, [m for m in models.values() if m is not None], path))
         if plugin is None or policy is None or None in models.values():
             return None
         only_model = next(iter(models)) if len(models) == 1 else None
@@ -178,10 +202,21 @@ class _Resolution:
             name=RoleName(name),
             config=role,
             plugin=cast(Role, plugin),
-            policy=cast("type[RoutingPolicy]", policy),
+            policy=policy,
+            router=router,
             models={model: _sound(resolved) for model, resolved in models.items()},
             default_model=role.default_model or only_model,
         )
+
+    def router(self, policy: type[RoutingPolicy], role: RoleConfig, path: KeyPath) -> ResolvedRouter | None:
+        options_path: KeyPath = (*path, "router_options")
+        if policy.router is None:
+            if role.router_options:
+                message = f'routing policy "{policy.name}" has no router, so there is nothing to set; drop it'
+                self.add([Fault(path=options_path, message=message)])
+            return None
+        options = self.options(policy.router.options, role.router_options, options_path)
+        return None if options is None else ResolvedRouter(backend=policy.router(), options=options)
 
     def model(
         self, name: str, config: ModelConfig, role_class: type[Role] | None, path: KeyPath

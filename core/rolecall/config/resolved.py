@@ -18,6 +18,7 @@ from rolecall.interfaces.engine_backend import EngineBackend, EngineFeatures
 from rolecall.interfaces.observer import Observer
 from rolecall.interfaces.placement_mode import PlacementMode
 from rolecall.interfaces.role import NamedReward, Role, WeightSource
+from rolecall.interfaces.router import RouterBackend
 from rolecall.interfaces.routing_policy import RoutingPolicy
 
 
@@ -42,10 +43,19 @@ class ResolvedModel:
 
 
 @frozen(kw_only=True)
+class ResolvedRouter:
+    """What the role's routing policy brings; ``options`` is an instance of the backend's class."""
+
+    backend: RouterBackend
+    options: Any
+
+
+@frozen(kw_only=True)
 class ResolvedRole:
     """One role; models in the order of the job file.
 
     Attributes:
+        router: None if the policy brings none.
         default_model: the model of a request that names none; None if such a request is refused.
     """
 
@@ -53,6 +63,7 @@ class ResolvedRole:
     config: RoleConfig
     plugin: Role
     policy: type[RoutingPolicy]
+    router: ResolvedRouter | None
     models: Mapping[str, ResolvedModel]
     default_model: str | None
 

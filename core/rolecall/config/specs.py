@@ -117,6 +117,9 @@ class ModelConfig:
     source: a local path, ``pypi:package==version`` or ``hf:repo[@revision]``.
     engine: name of an engine-backend plugin.
     replicas: logical replicas.
+    prefill_replicas: how many of the replicas do the first half of every request, the prefill; the others
+        do the second, the decoding. 0: each replica does all of it. Needs a routing policy whose router
+        brings such pairs together, and an engine that can be half of one.
     devices_per_engine: devices that one replica occupies.
     tensor_parallel: devices that share each layer; None takes what pipeline_parallel leaves.
     pipeline_parallel: parts that the layers are divided into; tensor_parallel × pipeline_parallel
@@ -129,6 +132,7 @@ class ModelConfig:
     source: str
     engine: str
     replicas: int = field(default=1, validator=_positive)
+    prefill_replicas: int = field(default=0, validator=_not_negative)
     devices_per_engine: int = field(default=1, validator=_positive)
     tensor_parallel: int | None = field(default=None, validator=validators.optional(_positive))
     pipeline_parallel: int = field(default=1, validator=_positive)
@@ -146,6 +150,7 @@ class RoleConfig:
     aliases: further names for models.
     route_keys: route key → model, e.g. one model for each data source.
     routing_policy: name of a routing-policy plugin.
+    router_options: table of the router that the routing policy brings, if it brings one.
     devices: devices the role may use; None takes what its models need.
     options: the role plugin's own table.
     """
@@ -155,6 +160,7 @@ class RoleConfig:
     aliases: Mapping[str, str] = field(factory=dict)
     route_keys: Mapping[str, str] = field(factory=dict)
     routing_policy: str = "round_robin"
+    router_options: Options = field(factory=dict)
     devices: int | None = field(default=None, validator=validators.optional(_positive))
     options: Options = field(factory=dict)
 

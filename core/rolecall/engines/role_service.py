@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,12 @@ from rolecall.engines.worker_handle import WorkerSlot
 from rolecall.errors import EngineError, RolecallError
 from rolecall.events.hub_actor import remote_emitter
 from rolecall.ids import EngineId, FencingToken, ModelId, RoleName
-from rolecall.interfaces.engine_backend import WeightsGroup, WeightUpdate
+from rolecall.interfaces.engine_backend import Disaggregation, WeightsGroup, WeightUpdate
 from rolecall.interfaces.role import WeightSource
 from rolecall.placement.binding import BoundPlan
 from rolecall.placement.demand import model_demand
 from rolecall.plugins.host import PluginHost
+from rolecall.routers.keeper import RouterKeeper, RouterPlace
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +97,7 @@ class RoleService:
         self._gate = TokenGate()
         self._epoch = new_epoch()
         self._managers: dict[ModelId, InferenceManager] = {}
+        self._routers: dict[ModelId, RouterKeeper] = {}
         self._topology: RoleTopology | None = None
         self._publishing = asyncio.Lock()
         self._looking = asyncio.Lock()
@@ -103,17 +105,19 @@ class RoleService:
         self._reconciler: asyncio.Task[None] | None = None
 
     async def start(self) -> LifecycleResult:
-        """Load the role's plugins, make its workers, start its engines.
+        """Load the role's plugins, make its workers, start its routers, if any, and its engines.
 
         Repeats start only what is not running.
 
         Raises:
             ConfigError, PluginError: the role can't be resolved here as it was in the job process.
             CapabilityError: a replica spans nodes, and its backend doesn't.
+            RouterError: a model's router did not start.
         """
         if self._topology is None:
             role = await asyncio.to_thread(self._resolve)
             self._make_managers(role)
+        await asyncio.gather(*(router.start() for router in self._routers.values()))
         outcomes = await self._across(lambda manager: manager.start())
         await self._publish()
         if self._reconciler is None:
@@ -204,6 +208,7 @@ class RoleService:
             "revision": snapshot.topology_revision if snapshot is not None else None,
             "token": self._gate.highest,
             "replicas": [entry for manager in self._managers.values() for entry in manager.status()],
+            "routers": [router.status() for router in self._routers.values()],
         }
 
     async def stop_replica(self, selector: str, timeout_s: float) -> LifecycleResult:
@@ -233,14 +238,19 @@ class RoleService:
     async def shutdown(self, timeout_s: float) -> LifecycleResult:
         """Stop every engine, with confirmation; what is not confirmed is tried again by a repeat.
 
-        A role that was not started has nothing to stop.
+        Routers end last. A role that was not started has nothing to stop.
+
+        Raises:
+            EngineError: a process of a router is left.
         """
         if self._reconciler is not None:
             self._reconciler.cancel()
         if self._topology is None:
             return self._result(())
         deadline = self._deadline(timeout_s)
-        return self._result(await self._across(lambda manager: manager.shutdown(deadline)))
+        outcomes = await self._across(lambda manager: manager.shutdown(deadline))
+        await asyncio.gather(*(router.stop() for router in self._routers.values()))
+        return self._result(outcomes)
 
     # --- making the managers ------------------------------------------------------------
 
@@ -253,10 +263,11 @@ class RoleService:
         shared = bool(order.bound.plan.conflicts(order.role))
         lifecycle = order.config.lifecycle
         times = LifecycleTimes(start_s=lifecycle.start_timeout_s, drain_grace_s=lifecycle.drain_grace_s)
+        self._routers = self._make_routers(role)
         self._managers = {
             model.model: InferenceManager(
                 self._model_spec(model, shared=shared),
-                self._slots(model.model),
+                self._slots(model),
                 factory=RayWorkers(
                     lambda slot, model=model: self._worker_order(model, slot),
                     groups=order.groups,
@@ -268,6 +279,7 @@ class RoleService:
                 clock=self._clock,
                 emit=self._emit,
                 publish=self._publish,
+                membership=self._routers.get(model.model),
             )
             for model in role.models.values()
         }
@@ -279,6 +291,32 @@ class RoleService:
             policy=role.config.routing_policy,
         )
         self._topology = RoleTopology(order.role, routing, self._epoch)
+
+    def _make_routers(self, role: ResolvedRole) -> dict[ModelId, RouterKeeper]:
+        """One for each model, on this node, if the role's policy brings any."""
+        router = role.router
+        if router is None:
+            return {}
+        order = self._order
+        host = LOOPBACK if order.config.cluster.is_private else ray.util.get_node_ip_address()
+        return {
+            model.model: RouterKeeper(
+                router.backend,
+                RouterPlace(
+                    role=order.role,
+                    model=model.model,
+                    served_model_name=model.served_model_name,
+                    host=host,
+                    pairs=model.config.prefill_replicas > 0,
+                    log_dir=order.run_dir / "routers",
+                    options=router.options,
+                ),
+                clock=self._clock,
+                emit=self._emit,
+                changed=self._publish,
+            )
+            for model in role.models.values()
+        }
 
     def _model_spec(self, model: ResolvedModel, *, shared: bool) -> ModelSpec:
         static = model.weight_source is WeightSource.STATIC
@@ -292,7 +330,13 @@ class RoleService:
             shared=shared,
         )
 
-    def _slots(self, model: ModelId) -> dict[EngineId, list[WorkerSlot]]:
+    def _slots(self, model: ResolvedModel) -> dict[EngineId, list[WorkerSlot]]:
+        replicas = [
+            replica
+            for replica in self._order.bound.replicas_of(self._order.role)
+            if replica.placement.model == model.model
+        ]
+        halves = _halves(len(replicas), model.config.prefill_replicas)
         return {
             replica.placement.engine: [
                 WorkerSlot(
@@ -305,11 +349,11 @@ class RoleService:
                     device_ids=worker.device_ids,
                     reservation=worker.reservation,
                     nodes=len(replica.workers),
+                    half=half,
                 )
                 for rank, worker in enumerate(replica.workers)
             ]
-            for replica in self._order.bound.replicas_of(self._order.role)
-            if replica.placement.model == model
+            for replica, half in zip(replicas, halves, strict=True)
         }
 
     def _worker_order(self, model: ResolvedModel, slot: WorkerSlot) -> WorkerOrder:
@@ -415,6 +459,13 @@ class RoleService:
 
     def _result(self, outcomes: Outcomes) -> LifecycleResult:
         return LifecycleResult(role=self._order.role, outcomes=outcomes)
+
+
+def _halves(replicas: int, prefill: int) -> Sequence[Disaggregation | None]:
+    """What each replica of a model does of a request: the first ``prefill`` ones the first half."""
+    if not prefill:
+        return [None] * replicas
+    return [Disaggregation.PREFILL] * prefill + [Disaggregation.DECODE] * (replicas - prefill)
 
 
 def _joined(results: Mapping[ModelId, Outcomes]) -> Outcomes:
