@@ -40,6 +40,9 @@ class Listener:
     async def start(self) -> None:
         """Accept connections."""
         self._config.load()
+        # Accepted connections inherit it. asyncio sets it only on sockets that name their protocol, and a
+        # socket that was bound early may not: head and body of an answer were then 40 ms apart.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         protocol: Any = self._config.http_protocol_class
 
         def connection() -> asyncio.Protocol:
