@@ -120,6 +120,10 @@ class Measured:
     cpu_s: float
 
 
+Begin = Callable[[], None]
+"""Called when the measured part begins."""
+
+
 async def ask(transport: AiohttpTransport, url: str, body: bytes) -> bytes:
     headers = [(b"content-type", b"application/json")]
     incoming = await transport.send(
@@ -130,7 +134,7 @@ async def ask(transport: AiohttpTransport, url: str, body: bytes) -> bytes:
     return answer
 
 
-async def whole_answers(url: str, callers: int, seconds: float) -> list[float]:
+async def whole_answers(url: str, callers: int, seconds: float, begin: Begin) -> list[float]:
     transport = AiohttpTransport(max_concurrency=callers)
     latencies: list[float] = []
 
@@ -143,13 +147,14 @@ async def whole_answers(url: str, callers: int, seconds: float) -> list[float]:
     ends = time.monotonic() + 0.5  # a warm-up that opens the connections
     await asyncio.gather(*(call_on() for _ in range(callers)))
     latencies.clear()
+    begin()
     ends = time.monotonic() + seconds
     await asyncio.gather(*(call_on() for _ in range(callers)))
     await transport.aclose()
     return latencies
 
 
-async def streams(url: str, callers: int, seconds: float) -> list[float]:
+async def streams(url: str, callers: int, seconds: float, begin: Begin) -> list[float]:
     transport = AiohttpTransport(max_concurrency=callers)
     delays: list[float] = []
 
@@ -163,21 +168,26 @@ async def streams(url: str, callers: int, seconds: float) -> list[float]:
                 delays.extend((arrived - int(line[6:])) / 1e3 for line in chunk.split(b"\n\n") if line)
             await incoming.aclose()
 
+    begin()
     ends = time.monotonic() + seconds
     await asyncio.gather(*(read_on() for _ in range(callers)))
     await transport.aclose()
     return delays
 
 
-Load = Callable[[str, int, float], Awaitable[list[float]]]
+Load = Callable[[str, int, float, Begin], Awaitable[list[float]]]
 
 
 def measure(load: Load, url: str, callers: int, seconds: float, door: psutil.Process) -> Measured:
-    before, began = door.cpu_times(), time.monotonic()
-    latencies = asyncio.run(load(url, callers, seconds))
-    after, ended = door.cpu_times(), time.monotonic()
-    cpu_s = after.user + after.system - before.user - before.system
-    return Measured(calls=len(latencies), seconds=ended - began, latencies=latencies, cpu_s=cpu_s)
+    began: list[float] = []
+
+    def reading() -> list[float]:
+        used = door.cpu_times()
+        return [used.user + used.system, time.monotonic()]
+
+    latencies = asyncio.run(load(url, callers, seconds, lambda: began.extend(reading())))
+    cpu_s, wall_s = (after - before for before, after in zip(began, reading(), strict=True))
+    return Measured(calls=len(latencies), seconds=wall_s, latencies=latencies, cpu_s=cpu_s)
 
 
 def line(name: str, straight: list[Measured], through: list[Measured]) -> str:
