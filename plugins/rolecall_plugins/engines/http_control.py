@@ -66,8 +66,9 @@ class SglangControl:
     async def running_requests(self) -> int:
         """Requests that the schedulers run or have queued, by their last snapshots.
 
-        A scheduler writes its snapshot after a step, and all the time while idle. One that has written
-        none for a while is in a long step, or stuck: it counts as one request at least.
+        A scheduler writes its snapshot all the time while idle, and else after a prefill or some (15)
+        decode steps: a request that has just come may be missing. One that has written none for a while
+        is in a long step, or stuck: it counts as one request at least.
         """
         answer = await self._read_object("/v1/loads")
         try:

@@ -135,7 +135,7 @@ class EmbeddedEngine:
 
     async def weight_version(self) -> str | None:
         version: Any = (await self._control.model_info()).get("weight_version")
-        return None if version is None else str(version)
+        return None if version is None or self._launch.is_static else str(version)
 
     async def update_weights(self, update: WeightUpdate, version: str) -> None:
         if self._launch.is_static:
