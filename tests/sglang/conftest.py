@@ -36,6 +36,7 @@ SERVER_ARGS: Mapping[str, Any] = {
     "grammar_backend": "none",
     "disable_cuda_graph": True,
     "disable_overlap_schedule": True,
+    "sleep_on_idle": True,  # an idle scheduler would keep a core busy
     "dtype": "float32",
     "max_total_tokens": 16384,
     "max_running_requests": 32,
@@ -173,6 +174,9 @@ _LAST = ("test_sglang_death", "test_sglang_contract")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == HERE:
+            item.add_marker(pytest.mark.timeout(600))  # the first one starts the engine
     places = [place for place, item in enumerate(items) if item.path.parent == HERE]
     ours = sorted((items[place] for place in places), key=lambda item: item.path.stem in _LAST)
     for place, item in zip(places, ours, strict=True):
