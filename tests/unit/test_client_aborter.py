@@ -86,7 +86,13 @@ class Settled:
 
 
 def abandoned(exchange: Exchange, routable: bool = True) -> Abandoned:
-    return Abandoned(exchange=exchange, base_url="http://engine:1", rids=("r1",), routable=lambda: routable)
+    return Abandoned(
+        exchange=exchange,
+        base_url="http://engine:1",
+        rids=("r1",),
+        engines=lambda: ["http://engine:1"],
+        routable=lambda: routable,
+    )
 
 
 def refused() -> ConnectError:
@@ -228,6 +234,7 @@ async def test_an_unreachable_engine_counts_until_discovery_has_dropped_it() -> 
             exchange=await left_waiting(transport),
             base_url="http://engine:1",
             rids=("r1",),
+            engines=lambda: ["http://engine:1"],
             routable=lambda: shown,
         ),
         settled,
@@ -236,6 +243,61 @@ async def test_an_unreachable_engine_counts_until_discovery_has_dropped_it() -> 
     assert not settled.event.is_set()
     shown = False
     await settled.soon()
+
+
+async def test_behind_a_router_every_engine_is_asked_until_all_have_answered() -> None:
+    """Pitfall 19: the router would answer 404 to an abort, and the old decode would run on."""
+    asked: list[str] = []
+
+    class Heads:
+        async def send(self, request: Outgoing) -> Incoming:
+            asked.append(request.url)
+            if request.url.startswith("http://b") and asked.count(request.url) < 3:
+                raise ConnectError("unreachable")
+            if request.url.startswith("http://c"):
+                raise refused()
+            return Answer()
+
+        async def aclose(self) -> None: ...
+
+    settled = Settled()
+    urls = [f"http://{name}:1" for name in "abc"]
+    Aborter(Heads(), grace_s=0).abandon(
+        Abandoned(
+            exchange=await left_waiting(ScriptedTransport()),
+            base_url="http://router:1",
+            rids=("r1",),
+            engines=lambda: urls,
+            routable=lambda: True,
+        ),
+        settled,
+    )
+    await settled.soon()
+    assert set(asked) == {f"{url}/abort_request" for url in urls}
+    assert asked.count("http://b:1/abort_request") == 3
+
+
+@pytest.mark.parametrize(("rids", "engines"), [((), ["http://engine:1"]), (("r1",), [])])
+async def test_with_nobody_to_ask_the_connection_is_cut_at_once(
+    rids: tuple[str, ...], engines: list[str]
+) -> None:
+    transport, aborts, settled = ScriptedTransport(), Aborts(), Settled()
+    transport.head.set()
+    exchange = Exchange(transport, REQUEST)
+    await exchange.open()
+    Aborter(aborts, grace_s=60).abandon(
+        Abandoned(
+            exchange=exchange,
+            base_url="http://router:1",
+            rids=rids,
+            engines=lambda: engines,
+            routable=lambda: True,
+        ),
+        settled,
+    )
+    await settled.soon()
+    assert transport.answer.closed == 1
+    assert aborts.rids == []
 
 
 async def test_closing_waits_for_a_while_and_then_cuts() -> None:

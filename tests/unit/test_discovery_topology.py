@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from rolecall.discovery.topology import EngineView, ModelView, RoleTopology, bui
 from rolecall.engines.replica_state import ReplicaState
 from rolecall.errors import SnapshotError
 from rolecall.ids import EngineId, RoleName
+from rolecall.interfaces.engine_backend import Disaggregation
 from rolecall.interfaces.role import WeightSource
 from rolecall.testing.snapshots import EPOCH
 
@@ -185,3 +187,45 @@ def test_equal_tags_mean_equal_snapshots_through_any_history(steps: list[tuple[R
         assert snapshot.topology_revision == revision + changed
         revision = snapshot.topology_revision
         assert seen.setdefault(snapshot.etag, snapshot) == snapshot
+
+
+# --- behind a router --------------------------------------------------------------------
+
+
+def routed(*engines: EngineView) -> dict[str, ModelView]:
+    view = model(*engines)["math"]
+    return {"math": evolve(view, route_mode=RouteMode.SGLANG_ROUTER, router_url="http://router:1")}
+
+
+def test_a_replica_that_the_router_does_not_know_yet_is_not_routable() -> None:
+    roles = topology()
+    known, unknown = engine(0), evolve(engine(1), reached=False)
+    shown = roles.update(routed(known, unknown))[0].models["math"]
+    assert shown.state is ModelState.READY
+    assert [entry.direct_eligible for entry in shown.engines] == [True, False]
+    assert roles.update(routed(unknown))[0].models["math"].state is ModelState.STARTING
+    assert parse_snapshot(roles.snapshot.to_dict() if roles.snapshot else None) == roles.snapshot
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "state"),
+    [
+        ([ReplicaState.READY], [ReplicaState.READY], ModelState.READY),
+        ([ReplicaState.READY, ReplicaState.FAILED], [ReplicaState.READY], ModelState.READY),
+        ([ReplicaState.READY], [ReplicaState.STARTING], ModelState.STARTING),
+        ([ReplicaState.FAILED], [ReplicaState.READY, ReplicaState.READY], ModelState.FAILED),
+        ([ReplicaState.SLEEPING], [ReplicaState.SLEEPING], ModelState.SLEEPING),
+        ([ReplicaState.READY], [], ModelState.STARTING),
+    ],
+)
+def test_halves_are_never_shown_and_the_model_is_ready_with_one_of_each(
+    prefill: list[ReplicaState], decode: list[ReplicaState], state: ModelState
+) -> None:
+    halves = [
+        *((Disaggregation.PREFILL, each) for each in prefill),
+        *((Disaggregation.DECODE, each) for each in decode),
+    ]
+    engines = [evolve(engine(index, each), half=half) for index, (half, each) in enumerate(halves)]
+    shown = topology().update(routed(*engines))[0].models["math"]
+    assert shown.engines == ()
+    assert shown.state is state

@@ -4,7 +4,8 @@ Called by gateways and direct clients when a deadline passes, a caller disconnec
 each abandoned exchange it
 
 1. posts ``/abort_request`` with the request's ids, again and again (the engine may not have known the
-   id yet when the first one came), and reads the answer on: its end is the engine's confirmation;
+   id yet when the first one came), and reads the answer on: its end is the engine's confirmation. Behind
+   a router, which knows no aborts, it asks every engine that may have the request;
 2. after ``grace_s`` without that, cuts the connection (the only signal to an engine that knows no
    ``/abort_request``) and repeats the abort until the engine has taken it;
 3. gives up only when the process is gone or its incarnation is no longer routable, which is then the
@@ -19,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import cast
 
@@ -44,13 +45,17 @@ _PAUSE_MOST_S = 5.0
 class Abandoned:
     """An exchange nobody waits for any more.
 
-    rids: the ids the engine knows the request by.
+    base_url: where it was sent.
+    rids: the ids the engine knows the request by; none if a router dropped them.
+    engines: URLs of the engines that may be at work on it, as known when it is called: where it was
+        sent, or those behind a router, which itself knows no aborts.
     routable: whether the engine's incarnation is still shown by discovery.
     """
 
     exchange: Exchange
     base_url: str
     rids: tuple[str, ...]
+    engines: Callable[[], Sequence[str]]
     routable: Callable[[], bool]
 
 
@@ -121,7 +126,9 @@ class Aborter:
         loop = asyncio.get_running_loop()
         cut_at = loop.time() + self._grace_s
         pause_s = _PAUSE_FIRST_S
-        while not reading.done() and (left_s := cut_at - loop.time()) > 0:
+        # With nobody to ask, or nothing to ask by, the cut is the only thing that can stop it.
+        can_ask = bool(abandoned.rids and abandoned.engines())
+        while can_ask and not reading.done() and (left_s := cut_at - loop.time()) > 0:
             asking = asyncio.create_task(self._ask(abandoned))
             try:
                 await asyncio.wait({asking, reading}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
@@ -142,7 +149,10 @@ class Aborter:
             pause_s = min(2 * pause_s, _PAUSE_MOST_S)
 
     async def _ask(self, abandoned: Abandoned) -> Abort:
-        return await ask_to_abort(self._control, abandoned.base_url, abandoned.rids)
+        asked = (ask_to_abort(self._control, url, abandoned.rids) for url in abandoned.engines())
+        outcomes = await asyncio.gather(*asked)
+        # An engine that is gone is at work on nothing, whichever of them had the request.
+        return Abort.UNKNOWN if Abort.UNKNOWN in outcomes else Abort.TAKEN
 
 
 async def ask_to_abort(control: Transport, base_url: str, rids: tuple[str, ...]) -> Abort:

@@ -37,6 +37,7 @@ from rolecall.plugins.kinds import PluginKind
 from rolecall.routing.fresh import resolve_fresh
 from rolecall.routing.resolver import AFFINITY_HEADER, RouteResolver, Target
 from rolecall.routing.standing import is_routable
+from rolecall.routing.through_router import check_fields, engines_behind
 
 GENERATE_PATH = "/generate"
 CHAT_PATH = "/v1/chat/completions"
@@ -272,6 +273,8 @@ class InferenceClient:
             raise DeadlineError(f"request {request_id} passed its deadline before it was sent") from error
         if path == CHAT_PATH:
             body["model"] = target.served_model_name
+        if self._resolver is not None and not check_fields(self._resolver.policy, target, path, body):
+            rids = ()
         request = Outgoing(method="POST", url=target.base_url + path, headers=headers, body=_encoded(body))
         exchange = Exchange(self._transport, request)
         return _Call(target=target, request_id=request_id, rids=rids, exchange=exchange, deadline=deadline)
@@ -293,6 +296,7 @@ class InferenceClient:
                         exchange=call.exchange,
                         base_url=call.target.base_url,
                         rids=call.rids,
+                        engines=lambda: engines_behind(self._source.known(), call.target),
                         routable=lambda: is_routable(self._source.known(), call.target),
                     )
                 )

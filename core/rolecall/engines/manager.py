@@ -141,31 +141,7 @@ class InferenceManager:
 
     def status(self) -> list[dict[str, Any]]:
         """Every replica as JSON values, for people. Asks no worker."""
-        return [
-            {
-                "engine": replica.engine,
-                "model": self._spec.model,
-                "state": replica.state.value,
-                "reason": replica.reason,
-                "generation": replica.generation,
-                "incarnation": replica.incarnation,
-                "base_url": replica.base_url,
-                "weight_version": replica.weight_version,
-                "pid": replica.started.pid if replica.started is not None else None,
-                "node": replica.workers[0].slot.node_ip,
-                "devices": list(replica.workers[0].slot.device_ids),
-                "followers": [
-                    {"node": worker.slot.node_ip, "devices": list(worker.slot.device_ids)}
-                    for worker in replica.workers[1:]
-                ],
-                "resident_bytes": replica.resident_bytes,
-                "permits": replica.permits,
-                "log": str(replica.started.log_path) if replica.started is not None else None,
-                "fence": replica.fence,
-                "vacant": replica.vacant,
-            }
-            for replica in self._replicas.values()
-        ]
+        return [{"model": self._spec.model, **replica.status()} for replica in self._replicas.values()]
 
     # --- commands -----------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ result belongs to the past and is dropped.
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from attrs import define, frozen
 
@@ -197,6 +198,32 @@ class Replica:
 
     def stamp(self, token: FencingToken) -> Stamp:
         return Stamp(incarnation=self.incarnation, token=token)
+
+    def status(self) -> dict[str, Any]:
+        """The replica as JSON values, for people. Asks no worker."""
+        started = self.started
+        return {
+            "engine": self.engine,
+            "state": self._state.value,
+            "reason": self._reason,
+            "generation": self.generation,
+            "incarnation": self.incarnation,
+            "base_url": self.base_url,
+            "half": self.half.value if self.half is not None else None,
+            "weight_version": self.weight_version,
+            "pid": started.pid if started is not None else None,
+            "node": self.workers[0].slot.node_ip,
+            "devices": list(self.workers[0].slot.device_ids),
+            "followers": [
+                {"node": worker.slot.node_ip, "devices": list(worker.slot.device_ids)}
+                for worker in self.workers[1:]
+            ],
+            "resident_bytes": self.resident_bytes,
+            "permits": self.permits,
+            "log": str(started.log_path) if started is not None else None,
+            "fence": self.fence,
+            "vacant": self.vacant,
+        }
 
     def _tell(self, before: ReplicaState | None, reason: str) -> None:
         self._reason = reason

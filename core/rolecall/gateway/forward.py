@@ -43,6 +43,7 @@ from rolecall.interfaces.role import UpstreamCall
 from rolecall.routing.fresh import resolve_fresh
 from rolecall.routing.resolver import AFFINITY_HEADER, RouteResolver, Target
 from rolecall.routing.standing import is_routable
+from rolecall.routing.through_router import check_fields, engines_behind
 
 _log = logging.getLogger(__name__)
 
@@ -183,10 +184,12 @@ class _Handling:
         payload = {"rid": f"{self._request_id}.{token_hex(4)}", **call.payload}
         if call.path == CHAT_PATH:
             payload["model"] = target.served_model_name
+        rids = rids_in(payload)
+        passes_rid = check_fields(self._upstream.resolver.policy, target, call.path, payload)
         prepared = _Prepared(
             target=target,
             call=call,
-            rids=rids_in(payload),
+            rids=rids if passes_rid else (),
             request_id=self._request_id,
             request=Outgoing(
                 method="POST",
@@ -230,6 +233,7 @@ class _Handling:
                     exchange=exchange,
                     base_url=prepared.target.base_url,
                     rids=prepared.rids,
+                    engines=lambda: engines_behind(upstream.source.known(), prepared.target),
                     routable=lambda: is_routable(upstream.source.known(), prepared.target),
                 )
                 upstream.aborter.abandon(abandoned, settled=upstream.metrics.settled)

@@ -13,6 +13,7 @@ from rolecall.engines.replica_driver import LifecycleTimes, ModelSpec
 from rolecall.ids import EngineId, FencingToken, ModelId, RoleName
 from rolecall.interfaces.engine_backend import Capability
 from rolecall.interfaces.role import WeightSource
+from rolecall.routers.membership import Membership
 from rolecall.testing.fake_workers import FakeReaper, FakeWorker, FakeWorkers, fake_slot
 
 
@@ -31,6 +32,7 @@ class ManagerRig:
         shared: bool = True,
         nodes: int = 1,
         capabilities: frozenset[Capability] = frozenset(Capability),
+        membership: Membership | None = None,
     ) -> None:
         self.workers = FakeWorkers(log_dir, weight_source=source)
         self.reaper = FakeReaper(self.workers)
@@ -58,6 +60,7 @@ class ManagerRig:
             clock=LoopClock(),
             emit=self.emit,
             publish=self.publish,
+            membership=membership,
         )
 
     def worker(self, engine: str, node_rank: int = 0) -> FakeWorker:
