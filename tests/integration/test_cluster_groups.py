@@ -272,6 +272,7 @@ TWO_POOLS = plan(replica("writer", 0, pool="a"), replica("judge", 0, pool="b"), 
     [("create", 1), ("create", 2), ("wait_ready", 1), ("wait_ready", 2), ("bundles", 1), ("probe", 1)],
 )
 def test_an_error_at_any_step_leaves_no_group(method: str, at: int, after: bool) -> None:
+    """Pitfall 25"""
     error = ClusterError("injected")
     port = FaultyGroups(port=RayGroups(), method=method, at=at, after=after, error=error)
     with pytest.raises(ClusterError) as failed, pools_of(TWO_POOLS, job="faulty", port=port):

@@ -130,6 +130,8 @@ def test_an_engine_that_dies_while_waking_fails_the_onload(run: Any) -> None:
 
 
 def test_an_engine_that_does_not_start_is_tried_again_with_growing_pauses(run: Any) -> None:
+    """Pitfall 28"""
+
     async def scenario(rig: ManagerRig) -> None:
         rig.worker(A).script.start_error = "out of memory"
         (outcome,) = await rig.manager.start()
@@ -156,6 +158,8 @@ def test_an_engine_that_does_not_start_is_tried_again_with_growing_pauses(run: A
 
 
 def test_a_busy_engine_that_answers_late_is_not_dead(run: Any) -> None:
+    """Pitfall 23"""
+
     async def scenario(rig: ManagerRig) -> None:
         rig.worker(A).script.running = 8
         rig.worker(A).script.slow["health_generate"] = 60.0
@@ -171,6 +175,8 @@ def test_a_busy_engine_that_answers_late_is_not_dead(run: Any) -> None:
 
 
 def test_a_dead_scheduler_behind_a_live_server_is_found_and_replaced(run: Any) -> None:
+    """Pitfall 23"""
+
     async def scenario(rig: ManagerRig) -> None:
         rig.worker(A).script.slow = {"health_generate": 60.0, "running_requests": 60.0}
         await rig.manager.reconcile_once()
@@ -383,6 +389,8 @@ def test_an_operators_word_lifts_the_fence_and_a_new_worker_takes_the_slot(run: 
 
 
 def test_a_look_that_began_before_an_offload_changes_nothing_after_it(run: Any) -> None:
+    """Pitfall 26"""
+
     async def scenario(rig: ManagerRig) -> None:
         rig.worker(A).script.slow["health_generate"] = 4.0
         rig.worker(A).script.healthy = False
@@ -398,6 +406,8 @@ def test_a_look_that_began_before_an_offload_changes_nothing_after_it(run: Any) 
 
 
 def test_an_answer_of_an_old_incarnation_is_dropped(run: Any) -> None:
+    """Pitfall 26"""
+
     async def scenario(rig: ManagerRig) -> None:
         worker = rig.worker(A)
         replica = rig.manager._replicas[EngineId(A)]
@@ -426,6 +436,8 @@ def test_an_answer_of_an_old_incarnation_is_dropped(run: Any) -> None:
 
 
 def test_a_start_that_ends_after_its_replica_was_given_up_marks_nothing_healthy(run: Any) -> None:
+    """Pitfall 26"""
+
     async def scenario(rig: ManagerRig) -> None:
         worker = rig.worker(A)
         worker.engine.kill()

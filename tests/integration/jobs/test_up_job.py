@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pytest
@@ -48,6 +49,7 @@ def job(command, small_job: Callable[..., str]):
     command.wait_until_gone(timeout_s=5)
 
 
+GUIDE = Path(__file__).parents[3] / "docs" / "howto" / "training-loop.md"
 GREEDY = {"temperature": 0, "max_new_tokens": 12}
 
 
@@ -169,6 +171,23 @@ def test_a_training_loop_connects_makes_a_batch_and_consumes_it(job: UpJob):
     assert re.search(r"read [12] \['exact', 'judge'\]", result.stdout), result.stdout
     states = {replica["state"] for role in job.status()["roles"].values() for replica in role["replicas"]}
     assert states == {"READY"}, "roles that share no device stay awake"
+
+
+def test_the_guides_new_weights_reach_the_policy(job: UpJob):
+    programs = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    (program,) = [program for program in programs if "update_weights" in program]
+    result = subprocess.run(
+        [sys.executable, "-c", program.replace('"quickstart"', '"up-job"')],
+        env=job.command.environment,
+        cwd=job.command.folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    answer = job.post("/rollout/generate", {"text": "Once", "sampling_params": GREEDY}).json()
+    assert answer["meta_info"]["weight_version"] == "step-1"
 
 
 def test_a_killed_engine_is_502_then_out_of_discovery_then_back_with_a_higher_generation(
