@@ -1,0 +1,134 @@
+"""What only a GPU can show: memory that really leaves the device, also when an engine dies asleep.
+
+Run with ``ROLECALL_SGLANG_DEVICE=cuda``; docs/gpu-runs.md has such a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from rolecall.api import MemoryTag, WeightSource
+from rolecall.engines.deadline import Deadline, LoopClock
+from rolecall.engines.handover import HandoverLimits, SleepProof, put_to_sleep, wake
+from rolecall.errors import CanaryMismatchError
+from rolecall.testing.shared_engines import SharedEngines
+from rolecall_plugins.engines.sglang import SglangBackend
+from rolecall_plugins.engines.sglang.members import group_pids
+from rolecall_plugins.engines.sglang.options import WeightsAsleep
+
+pytestmark = [
+    pytest.mark.sglang,
+    pytest.mark.skipif(
+        os.environ.get("ROLECALL_SGLANG_DEVICE") != "cuda",
+        reason="needs a GPU with SGLang; set ROLECALL_SGLANG_DEVICE=cuda there",
+    ),
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+TAGS = frozenset(MemoryTag)
+MIB = 2**20
+
+
+def used_bytes() -> int:
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        return pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def within(seconds: float) -> Deadline:
+    return Deadline.after(LoopClock(), seconds)
+
+
+async def asleep(engine: Any, source: WeightSource) -> SleepProof:
+    return await put_to_sleep(
+        engine, TAGS, within(60), weight_source=source, grace_s=1, limits=HandoverLimits()
+    )
+
+
+async def awake(engine: Any, proof: SleepProof, source: WeightSource) -> None:
+    await wake(
+        engine, TAGS, within(60), weight_source=source, expected=proof.identity, limits=HandoverLimits()
+    )
+
+
+async def test_a_sleep_is_proved_by_the_devices_memory(shared_engines: SharedEngines) -> None:
+    """Pitfall 2: released means that the device has the memory again."""
+    engine = await shared_engines.get(static=True)
+    before = used_bytes()
+    proof = await asleep(engine, WeightSource.STATIC)
+    freed = before - used_bytes()
+    assert proof.asleep_bytes < proof.awake_bytes / 2
+    assert freed == pytest.approx(proof.awake_bytes - proof.asleep_bytes, rel=0.1)
+    await awake(engine, proof, WeightSource.STATIC)
+    assert used_bytes() == pytest.approx(before, abs=512 * MIB)
+
+
+async def test_weights_that_are_not_brought_back_are_noticed(
+    shared_engines: SharedEngines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pitfall 1: an engine that woke without its weights never opens."""
+    engine: Any = await shared_engines.take(static=True)
+
+    async def nothing(version: str | None) -> None: ...
+
+    try:
+        proof = await asleep(engine, WeightSource.STATIC)
+        monkeypatch.setattr(engine._weights, "after_resume", nothing)
+        with pytest.raises(CanaryMismatchError):
+            await awake(engine, proof, WeightSource.STATIC)
+    finally:
+        await engine.stop(30)
+
+
+async def test_killed_asleep_it_leaves_no_memory_behind(shared_engines: SharedEngines) -> None:
+    """Pitfall 24: every process of the group and every byte of it is gone."""
+    engine = await shared_engines.take(static=True)
+    proof = await asleep(engine, WeightSource.STATIC)
+    held = used_bytes()
+    assert engine.pid is not None
+    killed = time.monotonic()
+    os.kill(engine.pid, signal.SIGKILL)
+    await engine.stop(30)
+    assert not group_pids(engine.pid)
+    while used_bytes() > held - proof.asleep_bytes / 2:
+        assert time.monotonic() - killed < 30, f"{used_bytes() / MIB:.0f} MiB are still used"
+        await asyncio.sleep(0.1)
+    print(f"memory back {time.monotonic() - killed:.2f} s after the kill")
+
+
+@pytest.mark.parametrize("way", list(WeightsAsleep))
+async def test_new_weights_survive_a_sleep(
+    shared_engines: SharedEngines, checkpoints: tuple[Path, Path], tmp_path: Path, way: WeightsAsleep
+) -> None:
+    """Versioned weights come back as they were last updated, not as they were loaded."""
+    from rolecall.api import FromDisk
+
+    given = shared_engines.launch(static=False)
+    launch = evolve(
+        given, options=evolve(given.options, weights_while_asleep=way), log_path=tmp_path / "engine.log"
+    )
+    engine = SglangBackend().create(launch)
+    await engine.start(300)
+    try:
+        first = await engine.canary()
+        await engine.update_weights(FromDisk(path=checkpoints[1]), "42")
+        second = await engine.canary()
+        assert max(abs(a - b) for a, b in zip(first, second, strict=True)) > 0.01
+        proof = await asleep(engine, WeightSource.ACTOR)
+        await awake(engine, proof, WeightSource.ACTOR)
+        assert await engine.weight_version() == "42"
+        assert await engine.canary() == pytest.approx(second, abs=1e-3)
+    finally:
+        await engine.stop(30)
