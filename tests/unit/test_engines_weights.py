@@ -12,7 +12,7 @@ import pytest
 from rolecall.engines.replica_state import ReplicaState
 from rolecall.engines.weight_operations import NEEDS, WeightOperation
 from rolecall.errors import CapabilityError, EngineError
-from rolecall.ids import EngineId
+from rolecall.ids import EngineId, FencingToken
 from rolecall.interfaces.engine_backend import (
     Capability,
     FromDisk,
@@ -293,6 +293,17 @@ def test_a_waiting_replica_sleeps_and_wakes_without_being_opened(run: Any) -> No
         assert outcomes[EngineId(B)].state is READY
         assert ok(await update(rig, TENSORS, "8"))
         assert rig.states() == [READY, READY]
+
+    run(scenario, shared=True)
+
+
+def test_a_waiting_replica_is_taken_back_with_the_others(run: Any) -> None:
+    async def scenario(rig: ManagerRig) -> None:
+        assert ok(await update(rig, TENSORS, "7"))
+        rig.worker(A).engine.kill()
+        await rig.manager.reconcile_once()
+        assert ok(await rig.manager.retract(FencingToken(1), within(60)))
+        assert rig.states() == [SLEEPING, SLEEPING]
 
     run(scenario, shared=True)
 

@@ -34,6 +34,13 @@ def test_every_replica_confirmed_in_the_expected_state_is_proof() -> None:
     assert doubt(answer(SLEEPING, SLEEPING), role=JUDGE, expected=SLEEPING) == ""
 
 
+def test_a_replica_that_is_awake_and_waits_for_weights_is_no_reason_to_block() -> None:
+    waiting = answer(READY, ReplicaState.ONLOADING)
+    assert doubt(waiting, role=JUDGE, expected=READY) == ""
+    assert "ONLOADING instead of SLEEPING" in doubt(waiting, role=JUDGE, expected=SLEEPING)
+    assert doubt(answer(READY, ReplicaState.ONLOADING, unconfirmed=1), role=JUDGE, expected=READY)
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [

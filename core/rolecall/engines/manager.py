@@ -189,8 +189,8 @@ class InferenceManager:
 
         async def body() -> Outcomes:
             self._wanted = Wanted.ASLEEP
-            ready = self._in(ReplicaState.READY)
-            return await self._take_back(ready, "another model of the role did not wake", deadline)
+            awake = [r for r in self._replicas.values() if r.state is ReplicaState.READY or r.waits]
+            return await self._take_back(awake, "another model of the role did not wake", deadline)
 
         return await self._exclusive("retract", deadline, body, token)
 

@@ -1,7 +1,9 @@
 """When an answer of a role proves what was asked: the only judge of positive proof.
 
 An answer proves nothing if it is for another role, names no replica, has an unconfirmed replica,
-or reports a replica in another state than the command leads to. Whatever is not proved leaves
+or reports a replica in another state than the command leads to. A replica that is confirmed
+ONLOADING counts as READY: it is awake on the role's devices, and waits for weights that only the
+next update brings. Whatever is not proved leaves
 the lease BLOCKED; that includes the state in which a lease starts.
 """
 
@@ -11,6 +13,9 @@ from rolecall.engines.replica_state import ReplicaState
 from rolecall.engines.results import LifecycleResult
 from rolecall.ids import RoleName
 from rolecall.leases.lease_state import LeaseState, OpeningLease
+
+
+_COUNTS_AS = {ReplicaState.READY: {ReplicaState.READY, ReplicaState.ONLOADING}}
 
 
 def doubt(answer: object, *, role: RoleName, expected: ReplicaState) -> str:
@@ -26,7 +31,8 @@ def doubt(answer: object, *, role: RoleName, expected: ReplicaState) -> str:
         return "the answer names no replica"
     if not answer.confirmed:
         return f"not confirmed: {answer.problem}"
-    astray = [f"{o.engine} is {o.state}" for o in answer.outcomes if o.state is not expected]
+    reached = _COUNTS_AS.get(expected, {expected})
+    astray = [f"{o.engine} is {o.state}" for o in answer.outcomes if o.state not in reached]
     return f"{', '.join(astray)} instead of {expected}" if astray else ""
 
 
