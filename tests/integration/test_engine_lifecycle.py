@@ -6,6 +6,7 @@ of an engine and of its worker at every moment, shutdown. Each leaves both roles
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -71,6 +72,16 @@ ROLLOUT, TEACHER = RoleName("rollout"), RoleName("teacher")
 ENGINE = {ROLLOUT: EngineId("policy/replica-0"), TEACHER: EngineId("math/replica-0")}
 MODEL = {ROLLOUT: "policy", TEACHER: "math"}
 COMMAND_S = 60.0
+
+MODEL_INFO = {
+    "model_path",
+    "tokenizer_path",
+    "is_generation",
+    "served_model_name",
+    "weight_version",
+    "vocab_size",
+    "context_length",
+}
 
 PLAN = PlacementPlan(
     mode="by hand",
@@ -155,11 +166,6 @@ def alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def running(pid: int) -> bool:
-    """Whether an engine is computing something."""
-    return psutil.Process(pid).cpu_percent(0.2) > 50.0
-
-
 def children(process: psutil.Process) -> set[int]:
     return {child.pid for child in process.children()}
 
@@ -229,6 +235,7 @@ def plane(run_dir: Path) -> Iterator[Plane]:
 
 
 def test_roles_that_share_a_slot_start_one_after_the_other(plane: Plane) -> None:
+    """Pitfall 5: nobody is left awake after the start, which is a state to check like any other."""
     for role in (ROLLOUT, TEACHER):
         started: LifecycleResult = ray.get(plane.services[role].start.remote())
         assert started.confirmed, started.problem
@@ -243,10 +250,12 @@ def test_roles_that_share_a_slot_start_one_after_the_other(plane: Plane) -> None
 
 
 def test_a_sleep_gives_real_memory_back_and_a_wake_restores_the_model(plane: Plane) -> None:
+    """Pitfall 6: waking one role wakes no other."""
     before: dict[str, Any] | None = None
     for _ in range(2):
         woken = plane.command(TEACHER, "onload")
         assert woken.confirmed, woken.problem
+        assert plane.replica(ROLLOUT)["state"] == "SLEEPING"
         shown = plane.shown(TEACHER)
         assert (shown.state, shown.direct_eligible, shown.generation) == (ReplicaState.READY, True, 1)
         now = answer(shown.base_url)
@@ -263,6 +272,35 @@ def test_a_sleep_gives_real_memory_back_and_a_wake_restores_the_model(plane: Pla
     assert max(held[False]) < 0.4 * min(held[True])
     # The process agrees with what was reported of it.
     assert psutil.Process(plane.replica(TEACHER)["pid"]).memory_info().rss < 0.5 * min(held[True])
+
+
+def test_callers_meet_the_door_and_never_the_engine(plane: Plane) -> None:
+    """A real engine behind its real door: asleep, awake, and put to sleep with a request inside."""
+    address = plane.replica(TEACHER)["base_url"]
+    body = {"text": "Once", "sampling_params": {"temperature": 0, "max_new_tokens": 1900, "ignore_eos": True}}
+    with httpx.Client(base_url=address, timeout=60.0) as http:
+        refused = http.post("/generate", json=body)
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) >= 1
+        assert http.get("/health_generate").status_code == 503
+        assert http.post("/resume_memory_occupation", json={}).status_code == 404
+        assert http.post("/abort_request", json={"rid": "nobody"}).status_code == 200
+        assert set(http.get("/model_info").json()) == MODEL_INFO
+        assert "pid" not in http.get("/server_info").json()
+        assert plane.command(TEACHER, "onload").confirmed
+        assert http.get("/health_generate").status_code == 200
+        with http.stream("POST", "/generate", json={**body, "stream": True}) as inside:
+            events = inside.iter_lines()
+            assert next(events).startswith("data: ")
+            until(lambda: plane.replica(TEACHER)["permits"] == 1)
+            slept = plane.command(TEACHER, "offload")
+            *_, last, done = [line for line in events if line]
+        assert slept.confirmed, slept.problem
+        assert "requests were aborted" in slept.outcomes[0].detail
+        assert done == "data: [DONE]", "the answer ended as the engine ended it"
+        assert json.loads(last.removeprefix("data: "))["meta_info"]["finish_reason"]["type"] == "abort"
+        assert http.post("/generate", json=body).status_code == 503
+        until(lambda: plane.replica(TEACHER)["permits"] == 0)
 
 
 def test_repeats_do_nothing_and_stale_tokens_are_refused(plane: Plane) -> None:
@@ -363,7 +401,7 @@ def test_a_worker_killed_while_draining_leaves_the_role_asleep_or_fenced(plane: 
     shown, count = plane.shown(TEACHER), len(plane.reaped(TEACHER))
     with ThreadPoolExecutor(1) as pool:
         caller = pool.submit(answer, shown.base_url, 1000)
-        until(lambda: running(plane.replica(TEACHER)["pid"]))
+        until(lambda: plane.replica(TEACHER)["permits"] == 1)
         plane.token += 1
         command = plane.services[TEACHER].offload.remote(FencingToken(plane.token), COMMAND_S)
         until(lambda: plane.replica(TEACHER)["state"] == "DRAINING")
