@@ -16,7 +16,7 @@ class SglangRouterOptions:
     """How the router chooses among its workers.
 
     policy: ``manual`` keeps the requests of one ``X-SMG-Routing-Key`` on one engine, and gives a new key
-        to the engine that has the least to do; requests without a key go anywhere. ``round_robin`` and
+        to the engine that has the fewest; requests without a key go anywhere. ``round_robin`` and
         ``random`` ignore keys. ``cache_aware`` follows common beginnings of ``text`` (it does not see
         ``input_ids``) until loads differ by the two thresholds.
     prefill_policy, decode_policy: for the halves of prefill/decode pairs; None takes ``policy``.
@@ -32,7 +32,7 @@ class SglangRouterOptions:
 
     def flags(self) -> list[str]:
         """The router's command line for these options."""
-        flags = ["--policy", self.policy, "--assignment-mode", "min_load"]
+        flags = ["--policy", self.policy, "--assignment-mode", "min_group"]
         if self.prefill_policy is not None:
             flags += ["--prefill-policy", self.prefill_policy]
         if self.decode_policy is not None:
