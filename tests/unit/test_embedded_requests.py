@@ -42,6 +42,20 @@ def test_null_is_absent() -> None:
     ) == generate(text="abc")
 
 
+def test_what_sglangs_router_adds_changes_nothing() -> None:
+    added = dict.fromkeys(("return_hidden_states", "background", "return_bytes", "return_entropy"), False)
+    assert generate(text="abc", model=None, log_metrics=True, no_logs=False, **added) == generate(text="abc")
+    with pytest.raises(InvalidField, match="return_entropy is not offered"):
+        generate(text="abc", return_entropy=True)
+    messages = [{"role": "user", "content": "x"}]
+    added = dict.fromkeys(("no_stop_trim", "continue_final_message", "return_hidden_states"), False)
+    assert chat(messages=messages, separate_reasoning=True, stream_reasoning=True, **added) == chat(
+        messages=messages
+    )
+    with pytest.raises(InvalidField, match="continue_final_message is not offered"):
+        chat(messages=messages, continue_final_message=True)
+
+
 @pytest.mark.parametrize(
     ("start", "reported", "scored"),
     [(None, 2, False), (-1, 2, False), (2, 2, False), (1, 1, True), (0, 0, True)],

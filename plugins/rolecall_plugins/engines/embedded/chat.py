@@ -56,9 +56,22 @@ _FIELDS = frozenset(
         "tool_choice",
         "response_format",
         "logit_bias",
+        "continue_final_message",
+        "no_stop_trim",
+        "return_hidden_states",
+        "separate_reasoning",
+        "stream_reasoning",
     }
 )
-_NOT_OFFERED = ("tools", "tool_choice", "response_format", "logit_bias")
+_NOT_OFFERED = (
+    "tools",
+    "tool_choice",
+    "response_format",
+    "logit_bias",
+    "continue_final_message",
+    "no_stop_trim",
+    "return_hidden_states",
+)
 
 
 @frozen(kw_only=True)

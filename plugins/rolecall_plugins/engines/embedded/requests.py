@@ -47,9 +47,15 @@ _NOT_OFFERED = frozenset(
         "bootstrap_host",
         "bootstrap_port",
         "bootstrap_room",
+        "background",
+        "return_bytes",
+        "return_entropy",
     }
 )
 """Fields of SGLang that need what this engine lacks: accepted while null, false or empty."""
+
+_WITHOUT_EFFECT = frozenset({"model", "log_metrics", "no_logs"})
+"""What SGLang's router sends along and SGLang ignores, or uses for its own logs only."""
 
 
 @frozen(kw_only=True)
@@ -93,7 +99,7 @@ def parse_generate(
         if name in _NOT_OFFERED:
             if value:
                 raise InvalidField(name, "is not offered by the embedded engine; leave it out")
-        elif name not in _FIELDS:
+        elif name not in _FIELDS | _WITHOUT_EFFECT:
             raise InvalidField(name, f"is not a field of /generate{nearest(name, _FIELDS)}")
     given = {name: value for name, value in body.items() if value is not None}
     if ("text" in given) == ("input_ids" in given):
