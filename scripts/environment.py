@@ -1,13 +1,16 @@
 """Run a command in a virtual environment of this clone, making the environment first if needed.
 
     python3 scripts/environment.py [--venv DIR] [--group G]... [--extra E]... [--with REQ]... -- COMMAND ...
+    python3 scripts/environment.py --venv DIR --pinned FILE -- COMMAND ...
 
 Called by ``scripts/quickstart``, ``scripts/test`` and ``.ci/run``. Needs a supported Python and
 its standard library; pip only where Python comes without ``ensurepip``. Installs the project in
 editable form, with the wanted dependency groups and extras, into a folder inside the clone that
-git ignores. What has been installed is written into a stamp there, so a second run starts the
-command at once; a changed ``pyproject.toml`` installs again, and another Python, a moved clone or
-an interrupted attempt makes the folder anew. Touches nothing outside the clone but pip's cache.
+git ignores; with ``--pinned`` exactly what that file lists, without dependencies, for what can't be
+resolved on a machine without a GPU. What has been installed is written into a stamp there, so a
+second run starts the command at once; a changed ``pyproject.toml`` or file installs again, and
+another Python, a moved clone or an interrupted attempt makes the folder anew. Touches nothing
+outside the clone but pip's cache.
 
 The syntax stays readable for Python 3.7, so that an old one gets a message and no traceback.
 """
@@ -88,10 +91,15 @@ def pip_version(python: Path) -> tuple[int, ...]:
     return tuple(int(number) for number in numbers.groups()) if numbers else (0,)
 
 
-def install(venv: Path, groups: list[str], extras: list[str], requirements: list[str]) -> None:
+def install(
+    venv: Path, groups: list[str], extras: list[str], requirements: list[str], pinned: str | None
+) -> None:
     """Install the project and what was asked for into the environment."""
     python = venv / "bin" / "python"
     pip = [str(python), "-m", "pip", "install", "-qq"]
+    if pinned is not None:
+        run(*pip, "--no-deps", "-e", ".", "-r", pinned)
+        return
     if groups and pip_version(python) < PIP_WITH_GROUPS:
         run(*pip, "--upgrade", "pip>=" + ".".join(map(str, PIP_WITH_GROUPS)))
     project = f".[{','.join(extras)}]" if extras else "."
@@ -99,12 +107,16 @@ def install(venv: Path, groups: list[str], extras: list[str], requirements: list
     run(*pip, "-e", project, *requirements, *chosen)
 
 
-def prepare(venv: Path, groups: list[str], extras: list[str], requirements: list[str]) -> None:
+def prepare(
+    venv: Path, groups: list[str], extras: list[str], requirements: list[str], pinned: str | None
+) -> None:
     """Bring the environment to what is asked for; returns at once if it is there already."""
     base = {"root": str(ROOT), "python": list(sys.version_info[:2]), "prefix": sys.base_prefix}
     project = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
     wanted = [f"project {project}", *(f"group {name}" for name in groups)]
     wanted += [*(f"extra {name}" for name in extras), *(f"with {name}" for name in requirements)]
+    if pinned is not None:
+        wanted.append(f"pinned {pinned} {hashlib.sha256((ROOT / pinned).read_bytes()).hexdigest()}")
 
     stamp = venv / STAMP
     try:
@@ -121,11 +133,12 @@ def prepare(venv: Path, groups: list[str], extras: list[str], requirements: list
     started = time.monotonic()
     shown = venv.relative_to(ROOT) if ROOT in venv.parents else venv
     version = sys.version.split()[0]
-    what = ", ".join(["rolecall", *extras, *requirements, *(f"{group} tools" for group in groups)])
-    say(f"installing {what} into {shown} (Python {version}); the first time takes a minute or two")
+    what = ["rolecall", *extras, *requirements, *(f"{group} tools" for group in groups)]
+    what += [] if pinned is None else [f"what {pinned} lists"]
+    say(f"installing {', '.join(what)} into {shown} (Python {version}); the first time takes a minute or two")
     if not same_base:
         create(venv)
-    install(venv, groups, extras, requirements)
+    install(venv, groups, extras, requirements, pinned)
     scratch = stamp.with_suffix(".tmp")
     scratch.write_text(
         json.dumps({"base": base, "installed": sorted({*installed, *wanted})}), encoding="utf-8"
@@ -155,8 +168,11 @@ def main() -> None:
     parser.add_argument(
         "--with", action="append", default=[], dest="requirements", help="further requirement"
     )
+    parser.add_argument("--pinned", help="requirements file to install alone, from the clone")
     parser.add_argument("command", nargs="+", help="what to run, after --")
     chosen = parser.parse_args()
+    if chosen.pinned and (chosen.group or chosen.extra or chosen.requirements):
+        parser.error("--pinned installs exactly what its file lists; leave --group, --extra and --with away")
     command: list[str] = chosen.command
 
     venv = ROOT / chosen.venv
@@ -166,7 +182,7 @@ def main() -> None:
         except BlockingIOError:
             say("waiting for another run that is preparing an environment of this clone")
             fcntl.flock(lock, fcntl.LOCK_EX)
-        prepare(venv, chosen.group, chosen.extra, chosen.requirements)
+        prepare(venv, chosen.group, chosen.extra, chosen.requirements, chosen.pinned)
 
     environment = command_environment(venv)
     program = shutil.which(command[0], path=environment["PATH"])

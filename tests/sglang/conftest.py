@@ -45,6 +45,21 @@ SERVER_ARGS: Mapping[str, Any] = {
 }
 
 
+# On a GPU, small enough that an engine is up in a minute.
+GPU_SERVER_ARGS: Mapping[str, Any] = {
+    "attention_backend": "triton",
+    "sampling_backend": "pytorch",
+    "grammar_backend": "none",
+    "dtype": "bfloat16",
+    "max_running_requests": 32,
+    "mem_fraction_static": 0.1,
+    "cuda_graph_max_bs_decode": 4,
+    "disable_prefill_cuda_graph": True,
+}
+ON_GPU = os.environ.get("ROLECALL_SGLANG_DEVICE") == "cuda"
+"""Where the engines of these tests run; the machine's first GPU, if it is asked for."""
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -113,8 +128,17 @@ def checkpoints(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> t
 
 @pytest.fixture(scope="session")
 def sglang_options(sglang_python: str) -> SglangOptions:
+    if ON_GPU:
+        path = os.environ.get("ROLECALL_SGLANG_PATH")
+        environment = {"PYTHONPATH": path} if path else dict[str, str]()
+        return SglangOptions(python=sglang_python, server_args=GPU_SERVER_ARGS, environment=environment)
     placeholders = os.environ.get("ROLECALL_SGLANG_PLACEHOLDERS", "sgl_kernel torchvision")
-    environment = {"PYTHONPATH": str(HERE / "placeholders"), "PLACEHOLDER_PACKAGES": placeholders}
+    environment = {
+        "PYTHONPATH": str(HERE / "placeholders"),
+        "PLACEHOLDER_PACKAGES": placeholders,
+        # The model is tiny: more threads spend their time waiting for each other.
+        "OMP_NUM_THREADS": "1",
+    }
     if "sgl_kernel" in placeholders:
         environment["SGLANG_USE_CPU_ENGINE"] = "1"
     return SglangOptions(

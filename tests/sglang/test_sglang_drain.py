@@ -29,11 +29,12 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 @asynccontextmanager
-async def long_request(client: httpx.AsyncClient) -> AsyncIterator[httpx.Response]:
-    """A request that has answered its first token and has thousands to go."""
+async def long_request(client: httpx.AsyncClient) -> AsyncIterator[AsyncIterator[str]]:
+    """A request that has answered its first token and has thousands to go; gives its further lines."""
     async with client.stream("POST", "/generate", json=LONG) as response:
-        await anext(response.aiter_lines())
-        yield response
+        lines = response.aiter_lines()
+        await anext(lines)
+        yield lines
 
 
 async def is_quiet(engine: SglangEngine) -> bool:
@@ -52,8 +53,10 @@ async def test_a_running_request_is_counted(engine: SglangEngine, client: httpx.
 
 async def test_a_disconnect_ends_the_request(engine: SglangEngine, client: httpx.AsyncClient) -> None:
     """Pitfall 21: the caller leaves in the middle of a stream; in flight returns to zero."""
-    async with long_request(client):
-        pass  # leaving the block closes the connection
+    async with long_request(client) as lines:
+        await anext(lines)
+        assert not await engine.flush(), "it runs"
+    # Leaving the block has closed the connection.
     await until(lambda: is_quiet(engine))
     assert (await engine.health(generate=True, timeout_s=30)).alive
 
@@ -61,10 +64,10 @@ async def test_a_disconnect_ends_the_request(engine: SglangEngine, client: httpx
 async def test_pausing_ends_every_request_with_an_abort(
     engine: SglangEngine, client: httpx.AsyncClient
 ) -> None:
-    async with long_request(client) as response:
+    async with long_request(client) as lines:
         await engine.pause()
-        lines = [line async for line in response.aiter_lines() if line]
-    assert '"abort"' in "".join(lines), "the answer says that it was cut"
+        rest = [line async for line in lines if line]
+    assert '"abort"' in "".join(rest), "the answer says that it was cut"
     await engine.abort_all()
     await until(lambda: is_quiet(engine))
     await engine.continue_generation()
@@ -97,7 +100,8 @@ async def test_each_pause_mode_survives_a_flush(
         if mode == "abort":
             await until(engine.flush)
         else:
-            await engine.flush()
+            flushed = await engine.flush()
+            assert flushed == (mode == "retract"), "a request that was only paused keeps its cache"
         await control.continue_generation()
     await engine.abort_all()
     await until(lambda: is_quiet(engine))

@@ -38,7 +38,7 @@ from rolecall.placement.binding import bind
 from rolecall.placement.plan import Phase, PlacementPlan, Pool, ReplicaPlacement
 from rolecall_plugins.engines.sglang import SglangOptions
 
-pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
 
 NAMESPACE = "rolecall-sglang-recovery"
 ROLE, ENGINE = RoleName("rollout"), EngineId("policy/replica-0")

@@ -39,7 +39,9 @@ def server_command(launch: EngineLaunch, known_flags: Set[str]) -> list[str]:
         command.append("--enable-memory-saver")
         if options.weights_asleep is WeightsAsleep.MEMORY_SAVER:
             command.append("--enable-weights-cpu-backup")
-    return command + as_arguments(options.server_args, known_flags)
+    # By default the server logs every request, also the looks that rolecall takes all the time.
+    server_args = {"log_level_http": "warning", **options.server_args}
+    return command + as_arguments(server_args, known_flags)
 
 
 def server_environment(launch: EngineLaunch) -> Mapping[str, str]:

@@ -75,6 +75,7 @@ class SglangEngine:
         )
         self._weights = sleeping_weights(launch, self._control, self._holder)
         self._away: frozenset[MemoryTag] = frozenset()
+        self._groups: set[str] = set()
 
     # --- the process --------------------------------------------------------------------
 
@@ -215,9 +216,12 @@ class SglangEngine:
     async def join_weights_group(self, group: WeightsGroup) -> None:
         self._require_versioned(f"joining weights group {group.name!r}")
         await self._control.join_weights_group(group)
+        self._groups.add(group.name)
 
     async def leave_weights_group(self, name: str) -> None:
-        await self._control.leave_weights_group(name)
+        if name in self._groups:
+            await self._control.leave_weights_group(name)
+            self._groups.remove(name)
 
     # --- helpers ------------------------------------------------------------------------
 
