@@ -5,7 +5,8 @@ usage: python benchmarks/gpu/handover.py MODEL_DIR [--cycles 3] [--python PY] [-
 Two engines, one after the other: weights in SGLang's own CPU backup (``memory_saver``) and in rolecall's
 pinned copy (``host_copy``). On the first one the bare SGLang calls are timed too: pause, flush, release,
 resume, continue, with no proof of anything. Prints one row a cycle, then medians; all times in seconds.
-Weights may be random (``--load-format dummy`` is used), since only their size counts.
+The folder holds a real checkpoint, e.g. of ``make_checkpoint.py``: SGLang's dummy weights give a uniform
+distribution, which the canary takes for lost weights.
 """
 
 from __future__ import annotations
@@ -76,7 +77,6 @@ def launch_of(given: argparse.Namespace, folder: Path, asleep: WeightsAsleep) ->
             weights_while_asleep=asleep,
             environment=dict(pair.split("=", 1) for pair in given.environment),
             server_args={
-                "load_format": "dummy",
                 "attention_backend": "triton",
                 "sampling_backend": "pytorch",
                 "mem_fraction_static": given.fraction,

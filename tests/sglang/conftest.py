@@ -75,8 +75,10 @@ class Trainer:
     """The process of ``trainer.py``."""
 
     def __init__(self, python: str) -> None:
+        path = os.environ.get("ROLECALL_SGLANG_PATH")
         self._process = subprocess.Popen(
             [python, str(HERE / "trainer.py")],
+            env={**os.environ, **({"PYTHONPATH": path} if path else {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -130,6 +132,7 @@ def checkpoints(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> t
 def sglang_options(sglang_python: str) -> SglangOptions:
     if ON_GPU:
         path = os.environ.get("ROLECALL_SGLANG_PATH")
+        # Where SGLang is, if not in the interpreter's own packages; the trainer needs it too.
         environment = {"PYTHONPATH": path} if path else dict[str, str]()
         return SglangOptions(python=sglang_python, server_args=GPU_SERVER_ARGS, environment=environment)
     placeholders = os.environ.get("ROLECALL_SGLANG_PLACEHOLDERS", "sgl_kernel torchvision")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from rolecall.api import MemoryTag, WeightSource
+from rolecall.api import FromDisk, FromGroup, MemoryTag, WeightsGroup, WeightSource
 from rolecall.engines.deadline import Deadline, LoopClock
 from rolecall.engines.handover import HandoverLimits, SleepProof, put_to_sleep, wake
 from rolecall.errors import CanaryMismatchError
@@ -45,6 +46,21 @@ def used_bytes() -> int:
         return pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used
     finally:
         pynvml.nvmlShutdown()
+
+
+def gpus() -> int:
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        return pynvml.nvmlDeviceGetCount()
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def need_two_gpus() -> None:
+    if (found := gpus()) < 2:
+        pytest.skip(f"needs two GPUs, this machine has {found}")
 
 
 def within(seconds: float) -> Deadline:
@@ -113,8 +129,6 @@ async def test_new_weights_survive_a_sleep(
     shared_engines: SharedEngines, checkpoints: tuple[Path, Path], tmp_path: Path, way: WeightsAsleep
 ) -> None:
     """Versioned weights come back as they were last updated, not as they were loaded."""
-    from rolecall.api import FromDisk
-
     given = shared_engines.launch(static=False)
     launch = evolve(
         given, options=evolve(given.options, weights_while_asleep=way), log_path=tmp_path / "engine.log"
@@ -130,5 +144,65 @@ async def test_new_weights_survive_a_sleep(
         await awake(engine, proof, WeightSource.ACTOR)
         assert await engine.weight_version() == "42"
         assert await engine.canary() == pytest.approx(second, abs=1e-3)
+    finally:
+        await engine.stop(30)
+
+
+async def test_new_weights_over_nccl(
+    shared_engines: SharedEngines, trainer: Any, checkpoints: tuple[Path, Path]
+) -> None:
+    """A trainer on the second GPU broadcasts; the engine then has what it has from disk."""
+    need_two_gpus()
+    engine = await shared_engines.take(static=False)
+    try:
+        await engine.pause()
+        await engine.update_weights(FromDisk(path=checkpoints[1]), "42")
+        await engine.continue_generation()
+        wanted = await engine.canary()
+        await engine.pause()
+        await engine.update_weights(FromDisk(path=checkpoints[0]), "43")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        trainer.send("join", group="nccl", port=port, world_size=2, transport="nccl", device="cuda:1")
+        await engine.join_weights_group(
+            WeightsGroup(
+                name="nccl", master=f"127.0.0.1:{port}", rank_offset=1, world_size=2, transport="nccl"
+            )
+        )
+        await asyncio.to_thread(trainer.answer)
+        tensors = trainer.ask("names", path=str(checkpoints[1]))
+        trainer.send("broadcast", group="nccl", path=str(checkpoints[1]))
+        await engine.update_weights(FromGroup(group="nccl", **tensors), "44")
+        await asyncio.to_thread(trainer.answer)
+        await engine.leave_weights_group("nccl")
+        await engine.continue_generation()
+        assert await engine.weight_version() == "44"
+        assert await engine.canary() == pytest.approx(wanted, abs=1e-3)
+    finally:
+        await engine.stop(30)
+
+
+async def test_two_tensor_parallel_ranks_sleep_and_wake(
+    shared_engines: SharedEngines, tmp_path: Path
+) -> None:
+    """Each rank has a host copy of its own part, and the proof counts both devices."""
+    need_two_gpus()
+    given = shared_engines.launch(static=True)
+    server_args = {**given.options.server_args, "disable_custom_all_reduce": True}
+    launch = evolve(
+        given,
+        tensor_parallel=2,
+        device_ids=("0", "1"),
+        options=evolve(given.options, server_args=server_args),
+        log_path=tmp_path / "engine.log",
+    )
+    engine = SglangBackend().create(launch)
+    await engine.start(300)
+    try:
+        for _ in range(2):
+            proof = await asleep(engine, WeightSource.STATIC)
+            assert proof.asleep_bytes < proof.awake_bytes / 2
+            await awake(engine, proof, WeightSource.STATIC)
     finally:
         await engine.stop(30)

@@ -96,7 +96,7 @@ def names(path: str) -> dict:
 groups: dict = {}
 
 
-def join(group: str, port: int, world_size: int) -> dict:
+def join(group: str, port: int, world_size: int, transport: str = "gloo", device: str = "cpu") -> dict:
     """Join as rank 0, as a trainer does: a group beside torch's default one."""
     from datetime import timedelta
 
@@ -106,16 +106,19 @@ def join(group: str, port: int, world_size: int) -> dict:
     store, rank, size = next(c10d.rendezvous(f"tcp://127.0.0.1:{port}", 0, world_size, timeout=timeout))
     store = c10d.PrefixStore(group, store)
     made, _ = c10d._new_process_group_helper(
-        size, rank, [], c10d.Backend("gloo"), store, group_name=group, timeout=timeout
+        size, rank, [], c10d.Backend(transport), store, group_name=group, timeout=timeout
     )
     c10d._world.pg_group_ranks[made] = {i: i for i in range(world_size)}
-    groups[group] = made
+    groups[group] = (made, device)
     return {}
 
 
 def broadcast(group: str, path: str) -> dict:
+    made, device = groups[group]
     for tensor in load_file(Path(path) / "model.safetensors").values():
-        torch.distributed.broadcast(tensor, src=0, group=groups[group])
+        torch.distributed.broadcast(tensor.to(device), src=0, group=made)
+    if device != "cpu":
+        torch.cuda.synchronize(device)
     return {}
 
 
