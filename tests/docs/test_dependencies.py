@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 DECISIONS = ROOT / "docs" / "decisions"
 OF_AN_EXTRA = {
     "omegaconf": "TransferQueue",
+    "pynvml": "nvidia-ml-py",
     "sglang_router": "sglang-router",
     "tensordict": "TransferQueue",
     "torch": "torch",
@@ -25,7 +26,8 @@ OF_AN_EXTRA = {
 """Import name → the extra's requirement that brings it."""
 
 OF_TESTS = "core/rolecall/testing/"
-"""The kit for plugin authors' tests may import pytest: whoever uses it has it."""
+"""The kit for plugin authors' tests may import the test runner: whoever uses it has it."""
+RUNNER = ("pytest", "pytest_asyncio")
 
 
 def configuration() -> dict[str, Any]:
@@ -86,7 +88,7 @@ def test_every_import_is_declared() -> None:
     owners = packages_distributions()
     undeclared: list[str] = []
     for module, place in imported():
-        if module in OF_AN_EXTRA or (module == "pytest" and place.startswith(OF_TESTS)):
+        if module in OF_AN_EXTRA or (module in RUNNER and place.startswith(OF_TESTS)):
             continue
         if not {bare(owner) for owner in owners.get(module, ())} & declared():
             undeclared.append(f"{place}: {module} is in no declared dependency")
