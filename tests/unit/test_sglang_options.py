@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import stat
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import evolve
+from attrs import evolve, fields
 
 from rolecall.api import (
     Capability,
@@ -84,6 +85,21 @@ def test_keys_are_written_in_one_way(key: str, said: str) -> None:
 def test_variables_that_rolecall_sets_are_refused() -> None:
     with pytest.raises(StructureError, match="CUDA_VISIBLE_DEVICES, but the placement decides"):
         options(environment={"CUDA_VISIBLE_DEVICES": "0"})
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "sglang-engine.md"
+
+
+def names_in_first_column(block: str) -> list[str]:
+    text = PAGE.read_text(encoding="utf-8")
+    table = text.split(f"<!-- {block} -->")[1].split("<!-- end -->")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    return [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+
+
+def test_the_page_names_every_option_and_every_owned_flag() -> None:
+    assert names_in_first_column("sglang-options") == [field.name for field in fields(SglangOptions)]
+    assert sorted(names_in_first_column("sglang-owned-flags")) == sorted(OWNED)
 
 
 # --- features ---------------------------------------------------------------------------
