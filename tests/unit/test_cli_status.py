@@ -35,7 +35,11 @@ ANSWER = {
                     "base_url": "http://127.0.0.1:9",
                 },
                 {"engine": "m/replica-1", "state": "FAILED", "generation": 1, "base_url": None},
-            ]
+            ],
+            "routers": [
+                {"model": "m", "url": "http://127.0.0.1:8", "engines": ["m/replica-0"], "problem": None},
+                {"model": "n", "url": None, "engines": [], "problem": "ended [exit code 1]"},
+            ],
         }
     },
 }
@@ -49,6 +53,8 @@ def test_leases_replicas_batches_and_the_failure_are_shown():
         "run failed in batch 1: judge: no verdict",
         "judge  ACTIVE  m/replica-0  READY   3          2           http://127.0.0.1:9",
         "m/replica-1  FAILED             1",
+        "router of judge m  http://127.0.0.1:8  m/replica-0",
+        "router of judge n  no router  no engine  ended [exit code 1]",
         "batch 0  COMMITTED",
     ):
         assert part in shown, shown

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from rolecall.job.control import ask_status
@@ -54,5 +55,11 @@ def show_status(console: Console, answer: Mapping[str, Any]) -> None:
                 engine["base_url"] or "",
             )
     console.print(table)
+    for role, service in answer["roles"].items():
+        for router in service["routers"]:
+            where = router["url"] or "[red]no router[/]"
+            problem = f"  [red]{escape(router['problem'])}[/]" if router["problem"] else ""
+            engines = ", ".join(router["engines"]) or "no engine"
+            console.print(f"router of {role} {router['model']}  {where}  {engines}{problem}")
     for batch in coordinator["batches"]:
         console.print(f"batch {batch['batch']}  {batch['state']}  {batch.get('reason') or ''}")

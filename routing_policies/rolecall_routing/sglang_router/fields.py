@@ -79,8 +79,6 @@ CHAT = frozenset(
         "continue_final_message",
         "ebnf",
         "frequency_penalty",
-        "function_call",
-        "functions",
         "ignore_eos",
         "logit_bias",
         "logprobs",
