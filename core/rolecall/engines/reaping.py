@@ -29,6 +29,9 @@ MARK_VARIABLE = "ROLECALL_ENGINE"
 PARENT_DEATH_S = 2.0
 """How long an engine may take to die of its worker's death before the reaper ends it."""
 
+STUBBORN_S = 10.0
+"""What outlives SIGKILL for so long hangs in the kernel, and waiting longer would be of no use."""
+
 _LOOK_INTERVAL_S = 0.05
 
 
@@ -115,19 +118,20 @@ async def reap(
         if grace.passed:
             break
         await grace.pause(_LOOK_INTERVAL_S)
+    patience = deadline.at_most(STUBBORN_S)
     killed = {process.pid for process in found}
     while found:
         killed |= {process.pid for process in found}
         for process in found:
             with suppress(psutil.NoSuchProcess):  # it ended just now: the next look tells
                 process.kill()
-        await deadline.pause(_LOOK_INTERVAL_S)
+        await patience.pause(_LOOK_INTERVAL_S)
         found = _seen_now(mark, seen)
-        if deadline.passed:
+        if patience.passed:
             break
     # A driver gives memory back a moment after its process has ended.
-    while (held := device_memory(seen)) and any(held.values()) and not deadline.passed:
-        await deadline.pause(_LOOK_INTERVAL_S)
+    while (held := device_memory(seen)) and any(held.values()) and not patience.passed:
+        await patience.pause(_LOOK_INTERVAL_S)
     return ReapReport(
         killed=tuple(sorted(killed)),
         left=tuple(sorted(process.pid for process in found)),

@@ -34,8 +34,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-_REAP_S = 15.0
-"""A process that outlives SIGKILL hangs in the kernel; a command has no use for waiting longer."""
+_REAP_S = 30.0
+"""A look for survivors takes a few seconds, and the process that looks may have to be started first."""
 
 
 class ReplicaWorkers:
