@@ -93,6 +93,7 @@ async def test_a_caller_that_leaves_ends_the_work(
 async def test_pause_in_mode_abort_ends_what_runs_and_lets_new_requests_wait(
     http: httpx.AsyncClient,
 ) -> None:
+    """Pitfall 7, mode abort: flushed, and the scheduler goes on."""
     old = post(http, sampling_params=LONG)
     await running(http, 1)
     assert (await http.post("/pause_generation", json={"mode": "abort"})).status_code == 200
@@ -111,6 +112,7 @@ async def test_pause_in_mode_abort_ends_what_runs_and_lets_new_requests_wait(
 async def test_other_pause_modes_keep_the_request_and_refuse_to_flush(
     http: httpx.AsyncClient, mode: str
 ) -> None:
+    """Pitfall 7, other modes: a flush is refused, not done by halves."""
     params = {"temperature": 0, "max_new_tokens": 40, "ignore_eos": True}
     expected = (await post(http, sampling_params=params)).json()["output_ids"]
     task = post(http, sampling_params=params)
