@@ -1,16 +1,16 @@
 """Run a command in a virtual environment of this clone, making the environment first if needed.
 
-    python3 scripts/environment.py [--venv DIR] [--group G]... [--extra E]... [--with REQ]... -- COMMAND ...
-    python3 scripts/environment.py --venv DIR --pinned FILE -- COMMAND ...
+    python3 scripts/environment.py [--venv DIR] [--group G]... [--extra E]... [--with REQ]... [--pinned FILE]
+        -- COMMAND ...
 
 Called by ``scripts/quickstart``, ``scripts/test`` and ``.ci/run``. Needs a supported Python and
 its standard library; pip only where Python comes without ``ensurepip``. Installs the project in
 editable form, with the wanted dependency groups and extras, into a folder inside the clone that
-git ignores; with ``--pinned`` exactly what that file lists, without dependencies, for what can't be
-resolved on a machine without a GPU. What has been installed is written into a stamp there, so a
-second run starts the command at once; a changed ``pyproject.toml`` or file installs again, and
-another Python, a moved clone or an interrupted attempt makes the folder anew. Touches nothing
-outside the clone but pip's cache.
+git ignores. What a ``--pinned`` requirements file lists is installed over that, without its
+dependencies: for what can't be resolved on a machine without a GPU. What has been installed is
+written into a stamp there, so a second run starts the command at once; a changed
+``pyproject.toml`` or file installs again, and another Python, a moved clone or an interrupted
+attempt makes the folder anew. Touches nothing outside the clone but pip's cache.
 
 The syntax stays readable for Python 3.7, so that an old one gets a message and no traceback.
 """
@@ -97,14 +97,13 @@ def install(
     """Install the project and what was asked for into the environment."""
     python = venv / "bin" / "python"
     pip = [str(python), "-m", "pip", "install", "-qq"]
-    if pinned is not None:
-        run(*pip, "--no-deps", "-e", ".", "-r", pinned)
-        return
     if groups and pip_version(python) < PIP_WITH_GROUPS:
         run(*pip, "--upgrade", "pip>=" + ".".join(map(str, PIP_WITH_GROUPS)))
     project = f".[{','.join(extras)}]" if extras else "."
     chosen = [word for group in groups for word in ("--group", group)]
     run(*pip, "-e", project, *requirements, *chosen)
+    if pinned is not None:
+        run(*pip, "--no-deps", "-r", pinned)
 
 
 def prepare(
@@ -168,11 +167,9 @@ def main() -> None:
     parser.add_argument(
         "--with", action="append", default=[], dest="requirements", help="further requirement"
     )
-    parser.add_argument("--pinned", help="requirements file to install alone, from the clone")
+    parser.add_argument("--pinned", help="requirements file to install without dependencies")
     parser.add_argument("command", nargs="+", help="what to run, after --")
     chosen = parser.parse_args()
-    if chosen.pinned and (chosen.group or chosen.extra or chosen.requirements):
-        parser.error("--pinned installs exactly what its file lists; leave --group, --extra and --with away")
     command: list[str] = chosen.command
 
     venv = ROOT / chosen.venv

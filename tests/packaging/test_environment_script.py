@@ -111,6 +111,22 @@ def test_a_dependency_group_is_added_to_what_is_there(clone: Path) -> None:
     assert call(*script, "python", "-c", "import iniconfig, small")[1] == ""
 
 
+def test_pinned_requirements_come_without_their_dependencies_and_again_when_the_file_changes(
+    clone: Path,
+) -> None:
+    pins = clone / "pins.txt"
+    pins.write_text("jinja2\n", encoding="utf-8")
+    script = [sys.executable, clone / "scripts" / "environment.py", "--venv", ".venv-pinned"]
+    script += ["--pinned", "pins.txt", "--", "python", "-c"]
+    look = "from importlib.util import find_spec as f; print(*(n for n in ('jinja2', 'markupsafe') if f(n)))"
+    out, said = call(*script, look)
+    assert out == "jinja2\n"
+    assert "installing rolecall, what pins.txt lists into .venv-pinned" in said
+    pins.write_text("jinja2\nmarkupsafe\n", encoding="utf-8")
+    assert call(*script, look)[0] == "jinja2 markupsafe\n"
+    assert call(*script, look) == ("jinja2 markupsafe\n", "")
+
+
 def test_an_interrupted_attempt_is_made_anew(clone: Path) -> None:
     environment = clone / ".venv-rolecall"
     (environment / "rolecall-installed.json").write_text("{", encoding="utf-8")
