@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +40,13 @@ from rolecall.engines.worker_handle import WorkerSlot
 from rolecall.errors import EngineError, RolecallError
 from rolecall.events.hub_actor import remote_emitter
 from rolecall.ids import EngineId, FencingToken, ModelId, RoleName
-from rolecall.interfaces.engine_backend import Disaggregation, WeightsGroup, WeightUpdate
+from rolecall.interfaces.engine_backend import WeightsGroup, WeightUpdate
 from rolecall.interfaces.role import WeightSource
 from rolecall.placement.binding import BoundPlan
 from rolecall.placement.demand import model_demand
 from rolecall.plugins.host import PluginHost
 from rolecall.routers.keeper import RouterKeeper, RouterPlace
+from rolecall.routers.pairs import halves
 
 logger = logging.getLogger(__name__)
 
@@ -336,7 +337,6 @@ class RoleService:
             for replica in self._order.bound.replicas_of(self._order.role)
             if replica.placement.model == model.model
         ]
-        halves = _halves(len(replicas), model.config.prefill_replicas)
         return {
             replica.placement.engine: [
                 WorkerSlot(
@@ -353,7 +353,9 @@ class RoleService:
                 )
                 for rank, worker in enumerate(replica.workers)
             ]
-            for replica, half in zip(replicas, halves, strict=True)
+            for replica, half in zip(
+                replicas, halves(len(replicas), model.config.prefill_replicas), strict=True
+            )
         }
 
     def _worker_order(self, model: ResolvedModel, slot: WorkerSlot) -> WorkerOrder:
@@ -459,13 +461,6 @@ class RoleService:
 
     def _result(self, outcomes: Outcomes) -> LifecycleResult:
         return LifecycleResult(role=self._order.role, outcomes=outcomes)
-
-
-def _halves(replicas: int, prefill: int) -> Sequence[Disaggregation | None]:
-    """What each replica of a model does of a request: the first ``prefill`` ones the first half."""
-    if not prefill:
-        return [None] * replicas
-    return [Disaggregation.PREFILL] * prefill + [Disaggregation.DECODE] * (replicas - prefill)
 
 
 def _joined(results: Mapping[ModelId, Outcomes]) -> Outcomes:

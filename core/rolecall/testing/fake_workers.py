@@ -29,7 +29,7 @@ from rolecall.engines.worker_handle import (
     WorkerUnavailableError,
 )
 from rolecall.ids import EngineId, ModelId, RoleName
-from rolecall.interfaces.engine_backend import MemoryReport, WeightsGroup, WeightUpdate
+from rolecall.interfaces.engine_backend import Disaggregation, MemoryReport, WeightsGroup, WeightUpdate
 from rolecall.interfaces.role import WeightSource
 from rolecall.testing.fake_door import FakeDoor
 from rolecall.testing.fake_engine import FakeBackend, FakeEngine, FakeOptions, Script
@@ -228,7 +228,9 @@ class FakeReaper:
         return ReapReport(killed=tuple(killed), left=self.left, left_bytes=0, devices_seen=False)
 
 
-def fake_slot(engine: str, *, node_rank: int = 0, nodes: int = 1) -> WorkerSlot:
+def fake_slot(
+    engine: str, *, node_rank: int = 0, nodes: int = 1, half: Disaggregation | None = None
+) -> WorkerSlot:
     """A slot on this machine with one device, of a replica on so many nodes."""
     return WorkerSlot(
         engine=EngineId(engine),
@@ -239,4 +241,5 @@ def fake_slot(engine: str, *, node_rank: int = 0, nodes: int = 1) -> WorkerSlot:
         bundles=(node_rank,),
         device_ids=(str(node_rank),),
         nodes=nodes,
+        half=half,
     )

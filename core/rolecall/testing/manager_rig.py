@@ -14,6 +14,7 @@ from rolecall.ids import EngineId, FencingToken, ModelId, RoleName
 from rolecall.interfaces.engine_backend import Capability
 from rolecall.interfaces.role import WeightSource
 from rolecall.routers.membership import Membership
+from rolecall.routers.pairs import halves
 from rolecall.testing.fake_workers import FakeReaper, FakeWorker, FakeWorkers, fake_slot
 
 
@@ -33,6 +34,7 @@ class ManagerRig:
         nodes: int = 1,
         capabilities: frozenset[Capability] = frozenset(Capability),
         membership: Membership | None = None,
+        prefill: int = 0,
     ) -> None:
         self.workers = FakeWorkers(log_dir, weight_source=source)
         self.reaper = FakeReaper(self.workers)
@@ -51,8 +53,11 @@ class ManagerRig:
         self.manager = InferenceManager(
             self.spec,
             {
-                EngineId(engine): [fake_slot(engine, node_rank=rank, nodes=nodes) for rank in range(nodes)]
-                for engine in (f"m/replica-{index}" for index in range(replicas))
+                EngineId(f"m/replica-{index}"): [
+                    fake_slot(f"m/replica-{index}", node_rank=rank, nodes=nodes, half=half)
+                    for rank in range(nodes)
+                ]
+                for index, half in enumerate(halves(replicas, prefill))
             },
             factory=self.workers,
             reaper=self.reaper,
