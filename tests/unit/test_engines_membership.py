@@ -160,6 +160,31 @@ def test_an_onload_reaches_all_or_none(run: Any, source: WeightSource) -> None:
     run(scenario, source=source)
 
 
+@pytest.mark.parametrize("refused", [frozenset(), frozenset({A})])
+def test_an_engine_that_dies_in_the_drain_is_out_of_reach_when_its_next_life_goes_to_sleep(
+    run: Any, refused: frozenset[EngineId]
+) -> None:
+    async def scenario(rig: ManagerRig, recorder: Recorder) -> None:
+        assert ok(await rig.manager.start())
+        told: list[tuple[str, bool]] = []
+        worker = rig.worker(A)
+        sleep = worker.sleep
+
+        async def watched(*arguments: Any) -> Any:
+            told.append((rig.states()[0], recorder.reaches(A)))
+            if len(told) == 1:
+                worker.engine.kill()
+            return await sleep(*arguments)
+
+        worker.sleep = watched  # type: ignore[method-assign]
+        recorder.refuses = set(refused)
+        assert ok(await rig.offload(1))
+        assert told == [("DRAINING", False)] * 2
+        assert recorder.history[-1] == {}
+
+    run(scenario)
+
+
 def test_a_stopped_replica_is_out_of_reach_first(run: Any) -> None:
     async def scenario(rig: ManagerRig, recorder: Recorder) -> None:
         assert ok(await rig.manager.start())

@@ -356,6 +356,7 @@ class InferenceManager:
         )
         if outcome.confirmed and self._wanted is Wanted.ASLEEP:
             replica.enter_state(ReplicaState.DRAINING, "rebuilt while its role sleeps")
+            await self._publish()
             outcome = await self._sleep_one(replica, Deadline.after(self._clock, self._times.stop_s))
         if not outcome.confirmed:
             logger.warning("%s was not rebuilt: %s", replica.engine, outcome.detail)
@@ -446,6 +447,7 @@ class InferenceManager:
         if not restarted.confirmed:
             return restarted
         replica.enter_state(ReplicaState.DRAINING, "offload")
+        await self._publish()
         return await self._sleep_one(replica, deadline)
 
     async def _sleep_one(self, replica: Replica, deadline: Deadline) -> ReplicaOutcome:
@@ -470,7 +472,10 @@ class InferenceManager:
             replica.enter_state(ReplicaState.ONLOADING, "started to sleep; it gets its weights on waking")
             replica.waits = True
             return replica.outcome(confirmed=True)
-        return await self._open_current(replica, "started", deadline)
+        opened = await self._open_current(replica, "started", deadline)
+        if opened.confirmed and not to_sleep and (problem := self._unreached([replica])) is not None:
+            return replica.outcome(confirmed=False, detail=problem)
+        return opened
 
     async def _open_current(self, replica: Replica, reason: str, deadline: Deadline) -> ReplicaOutcome:
         """Open a replica that is awake, with the current weights; one that can't have them waits."""
@@ -478,8 +483,6 @@ class InferenceManager:
         if attempt.succeeded:
             self._weights.open(replica, reason)
             await self._publish()
-            if (problem := self._unreached([replica])) is not None:
-                return replica.outcome(confirmed=False, detail=problem)
         return replica.outcome(confirmed=attempt.succeeded, detail=attempt.problem)
 
     async def _stop(self, replicas: Iterable[Replica], deadline: Deadline) -> Outcomes:
