@@ -20,6 +20,7 @@ from rolecall_plugins.engines.http_control import SglangControl
 from rolecall_plugins.engines.sglang.device_memory import used_device_memory
 from rolecall_plugins.engines.sglang.members import EngineMembers, group_pids, listens
 from rolecall_plugins.engines.sglang.sleeping_weights import HostCopy, Reload
+from rolecall_plugins.engines.sglang.start_failure import raised_in
 
 # --- processes --------------------------------------------------------------------------
 
@@ -69,6 +70,15 @@ def test_who_listens(group: tuple[int, int]) -> None:
     assert listens(leader, port)
     assert not listens(leader, 1)
     assert not listens(os.getpgid(0), port)
+
+
+def test_the_first_exception_of_a_failed_start_is_found_in_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    cause = "torch.cuda.OutOfMemoryError: tried to allocate 20 GiB"
+    lines = ["Traceback (most recent call last):", cause, "EOFError", *["more"] * 40]
+    log.write_text("\n".join([*lines, cause, "RuntimeError: Rank 0 scheduler died", "no Error: here"]))
+    assert raised_in(log) == [cause, "RuntimeError: Rank 0 scheduler died"]
+    assert raised_in(tmp_path / "nothing") == []
 
 
 # --- control calls ----------------------------------------------------------------------

@@ -40,19 +40,25 @@ class _Module(ModuleType):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def __init__(self, packages):
-        self.packages = packages
+    """Makes the named packages with all they contain, and empty packages above a named submodule."""
+
+    def __init__(self, names):
+        self.names = names
 
     def find_spec(self, fullname, path=None, target=None):
-        if fullname.partition(".")[0] in self.packages:
+        if any(
+            f"{fullname}.".startswith(f"{name}.") or name.startswith(f"{fullname}.") for name in self.names
+        ):
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         return None
 
     def create_module(self, spec):
+        if any(name.startswith(f"{spec.name}.") for name in self.names):
+            return ModuleType(spec.name)
         return _Module(spec.name)
 
     def exec_module(self, module):
         pass
 
 
-sys.meta_path.insert(0, _Finder(frozenset(os.environ.get("PLACEHOLDER_PACKAGES", "").split())))
+sys.meta_path.insert(0, _Finder(os.environ.get("PLACEHOLDER_PACKAGES", "").split()))

@@ -15,6 +15,8 @@ import signal
 from collections.abc import Mapping
 
 from rolecall.api import (
+    UPDATE_CAPABILITY,
+    Capability,
     CapabilityError,
     ChildProcess,
     EngineError,
@@ -34,11 +36,13 @@ from rolecall_plugins.engines.http_control import SglangControl
 from . import canary
 from .command import interpreter, server_command
 from .device_memory import used_device_memory
+from .features import features_of
 from .holder_client import WeightsHolder
 from .installed_flags import check_server_args, installed_flags
 from .members import EngineMembers, group_pids, listens
 from .options import Device, SglangOptions
 from .sleeping_weights import sleeping_weights
+from .start_failure import raised_in
 
 _POLL_S = 0.1
 _PROBE_S = 30.0
@@ -62,6 +66,7 @@ class SglangEngine:
         self.base_url = f"http://{launch.host}:{launch.port}"
         self._launch = launch
         self._options = options
+        self._features = features_of(options, static=launch.is_static)
         self._environment = environment
         self._process: ChildProcess | None = None
         self._members = EngineMembers()
@@ -90,7 +95,7 @@ class SglangEngine:
                 await self._until_ready(process)
         except BaseException as error:
             if self._process is not None:
-                await self._process.stop(_KILL_S)
+                await self._end(self._process, _KILL_S)
                 if isinstance(error, TimeoutError):
                     problem = f"was not ready within {timeout_s:g} s"
                     raise self._start_error(self._process, problem) from error
@@ -104,21 +109,9 @@ class SglangEngine:
         return None if self._process is None else self._process.exit_code()
 
     async def stop(self, timeout_s: float) -> None:
-        """Interrupt the server, which then ends its own processes; whatever is left is killed.
-
-        A SIGTERM to the whole group would have it diagnose the "crash" of its scheduler for 5 s.
-        """
         await self._control.close()
-        if self._process is None:
-            return
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
-        if self.pid is not None and self.exit_code() is None:
-            os.kill(self.pid, signal.SIGINT)
-            patience = loop.time() + timeout_s * _INTERRUPT_SHARE
-            while self.exit_code() is None and loop.time() < patience:  # noqa: ASYNC110 - no event comes
-                await asyncio.sleep(_POLL_S)
-        await self._process.stop(max(deadline - loop.time(), 0.0))
+        if self._process is not None:
+            await self._end(self._process, timeout_s)
 
     async def health(self, *, generate: bool, timeout_s: float) -> EngineHealth:
         """Look at the processes first: SGLang's server may answer although its scheduler has ended."""
@@ -153,7 +146,8 @@ class SglangEngine:
     # --- memory -------------------------------------------------------------------------
 
     async def release(self, tags: frozenset[MemoryTag]) -> None:
-        wanted = tags - self._away
+        self._require(Capability.SLEEP)
+        wanted = (tags & self._features.memory_tags) - self._away
         if not wanted:
             return
         if MemoryTag.WEIGHTS in wanted:
@@ -181,12 +175,13 @@ class SglangEngine:
     async def memory(self) -> MemoryReport:
         """On CUDA, device memory of the engine's processes; on a CPU, the weights' bytes."""
         if self._options.device is Device.CUDA:
-            resident = await asyncio.to_thread(self._device_memory)
-            return MemoryReport(resident_tags=frozenset(MemoryTag) - self._away, resident_bytes=resident)
+            used = await asyncio.to_thread(self._device_memory)
+            tags = self._features.memory_tags - self._away
+            return MemoryReport(resident_tags=tags, resident_bytes=used)
         async with self._holder_lock:
             held = await self._holder.report()
-        tags = {MemoryTag.WEIGHTS} if held.weights_bytes else set[MemoryTag]()
-        return MemoryReport(resident_tags=frozenset(tags), resident_bytes=held.weights_bytes)
+        resident = self._features.memory_tags if held.weights_bytes else frozenset[MemoryTag]()
+        return MemoryReport(resident_tags=resident, resident_bytes=held.weights_bytes)
 
     # --- weights ------------------------------------------------------------------------
 
@@ -199,22 +194,21 @@ class SglangEngine:
         return None if version is None or self._launch.is_static else str(version)
 
     async def update_weights(self, update: WeightUpdate, version: str) -> None:
-        self._require_versioned(f"an update {type(update).__name__}")
+        self._require(UPDATE_CAPABILITY[type(update)])
+        await self._weights.changed(None)
         match update:
             case FromDisk(path=path):
                 await self._control.update_weights_from_disk(str(path), version, load_format="auto")
                 await self._weights.changed(path)
-                return
             case FromTensors(serialized=serialized, load_format=load_format):
                 await self._control.update_weights_from_tensors(
                     serialized, load_format=load_format, weight_version=version
                 )
             case FromGroup():
                 await self._control.update_weights_from_group(update, weight_version=version)
-        await self._weights.changed(None)
 
     async def join_weights_group(self, group: WeightsGroup) -> None:
-        self._require_versioned(f"joining weights group {group.name!r}")
+        self._require(Capability.UPDATE_FROM_GROUP)
         await self._control.join_weights_group(group)
         self._groups.add(group.name)
 
@@ -229,11 +223,16 @@ class SglangEngine:
         pids = frozenset[int]() if self.pid is None else group_pids(self.pid)
         return used_device_memory(self._launch.device_ids, pids)
 
-    def _require_versioned(self, what: str) -> None:
-        if self._launch.is_static:
-            raise CapabilityError(
-                f"engine {self._launch.engine_id}: {what} was asked, but its weights are static"
-            )
+    def _require(self, capability: Capability) -> None:
+        if capability in self._features.capabilities:
+            return
+        if capability is Capability.SLEEP:
+            why = self._features.no_sleep_because
+        elif self._launch.is_static:
+            why = "its weights are static"
+        else:
+            why = f"SGLang has no such way with dp_size = {self._options.data_parallel}"
+        raise CapabilityError(f"engine {self._launch.engine_id} can't {capability.replace('_', ' ')}: {why}")
 
     async def _make_process(self) -> ChildProcess:
         environment = {**os.environ, **self._environment}
@@ -245,11 +244,27 @@ class SglangEngine:
         command = [*server_command(self._launch, known or frozenset()), *self._holder.arguments()]
         return ChildProcess(command, environment=environment, log_path=self._launch.log_path)
 
+    async def _end(self, process: ChildProcess, timeout_s: float) -> None:
+        """Interrupt the server, which then ends its own processes; whatever is left is killed.
+
+        A SIGTERM to the whole group would have it diagnose the "crash" of its scheduler for 5 s.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        if process.pid is not None and process.exit_code() is None:
+            os.kill(process.pid, signal.SIGINT)
+            patience = began + timeout_s * _INTERRUPT_SHARE
+            while process.exit_code() is None and loop.time() < patience:  # noqa: ASYNC110 - no event comes
+                await asyncio.sleep(_POLL_S)
+        await process.stop(max(began + timeout_s - loop.time(), 0.0))
+
     async def _until_ready(self, process: ChildProcess) -> None:
         while not await self._answers(process):
             code = process.exit_code()
             if code is not None:
                 raise self._start_error(process, f"ended with code {code} before it was ready")
+            if process.pid is not None and (ended := self._members.look(process.pid)):
+                raise self._start_error(process, f"lost {', '.join(ended)} before it was ready")
             await asyncio.sleep(_POLL_S)
         group = process.pid
         if group is None or not listens(group, self._launch.port):
@@ -271,5 +286,8 @@ class SglangEngine:
 
     def _start_error(self, process: ChildProcess, problem: str) -> EngineStartError:
         log = self._launch.log_path
-        tail = process.log_tail()
-        return EngineStartError(f"engine {self._launch.engine_id} {problem}\n--- end of {log} ---\n{tail}")
+        raised = "".join(f"\n    {line}" for line in raised_in(log))
+        causes = f"\nraised in its processes, first to last:{raised}" if raised else ""
+        return EngineStartError(
+            f"engine {self._launch.engine_id} {problem}{causes}\n--- end of {log} ---\n{process.log_tail()}"
+        )

@@ -39,13 +39,15 @@ async def installed_flags(python: str, environment: Mapping[str, str]) -> frozen
         )
     except OSError as error:
         raise EngineStartError(
-            f'the interpreter "{python}" can\'t be run: {error}; engine_options.python must be a path'
+            f'the interpreter "{python}" can\'t be run: {error}; set engine_options.python to one that '
+            "has SGLang"
         ) from error
     try:
         output, complaint = await reader.communicate()
     finally:
         if reader.returncode is None:
             reader.kill()
+            await reader.wait()
     if reader.returncode != 0:
         logger.warning("the server flags of SGLang could not be read: %s", complaint.decode()[-500:])
         return None
