@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from textwrap import dedent
+from textwrap import dedent, indent
 
 import pytest
 from click.testing import CliRunner, Result
@@ -90,8 +90,8 @@ def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         module = f"plan_stub_{name}"
         (site / f"{module}.py").write_text(
             "from plan_stubs import *\n\nclass Plugin(Stub):\n"
-            + "".join(f"    {line.strip()}\n" for line in body.strip().splitlines())
-            + f"\n@hookimpl\ndef rolecall_{hook}():\n    return Plugin\n"
+            + indent(dedent(body).strip(), "    ")
+            + f"\n\n@hookimpl\ndef rolecall_{hook}():\n    return Plugin\n"
         )
         groups.setdefault(group, []).append(f"{name} = {module}")
     info = site / "plan_stubs-1.0.dist-info"
