@@ -14,7 +14,6 @@ from rolecall.engines.results import LifecycleResult
 from rolecall.ids import RoleName
 from rolecall.leases.lease_state import LeaseState, OpeningLease
 
-
 _COUNTS_AS = {ReplicaState.READY: {ReplicaState.READY, ReplicaState.ONLOADING}}
 
 
