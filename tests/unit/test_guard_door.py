@@ -308,6 +308,12 @@ async def test_a_closed_door_refuses_work_and_lets_cancels_and_metadata_through(
         assert (await http.get("/health")).status_code == 200
 
 
+async def test_a_closed_door_refuses_before_the_body_is_sent() -> None:
+    async with door_before("http://127.0.0.1:1", is_open=False) as door:
+        head = "POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n"
+        assert (await asyncio.wait_for(raw_answer(door.url, head), 5)).startswith(b"HTTP/1.1 503 ")
+
+
 async def test_a_permit_lasts_from_sending_to_the_end_of_the_answer(scene: Scene) -> None:
     scene.engine.behaviour.gate = asyncio.Event()
     async with scene.http.stream("POST", "/generate", json=STREAM) as answer:
