@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from attrs import evolve
 
@@ -117,7 +118,9 @@ async def test_killed_asleep_it_leaves_no_memory_behind(shared_engines: SharedEn
     killed = time.monotonic()
     os.kill(engine.pid, signal.SIGKILL)
     await engine.stop(30)
-    assert not group_pids(engine.pid)
+    # Whoever reaps orphans here may take its time; a process that only waits for that holds nothing.
+    living = [pid for pid in group_pids(engine.pid) if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+    assert not living
     while used_bytes() > held - proof.asleep_bytes / 2:
         assert time.monotonic() - killed < 30, f"{used_bytes() / MIB:.0f} MiB are still used"
         await asyncio.sleep(0.1)
