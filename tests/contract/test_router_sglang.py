@@ -113,6 +113,7 @@ class TestSglangRouter(RouterContract):
     [
         ("/generate", {"text": "x", "rid": "r", "return_logprob": True}, ()),
         ("/generate", {"text": "x", "return_routed_experts": None}, ()),
+        ("/generate", {"text": "x", "return_prompt_token_ids": True}, ()),
         ("/generate", {"text": "x", "zeta": 1, "alpha": 1}, ("alpha", "zeta")),
         ("/generate", {"sampling_params": {"stop_regex": "x", "n": 1}}, ("sampling_params.stop_regex",)),
         ("/generate", {"sampling_params": [{"stop_regex": "x"}]}, ()),

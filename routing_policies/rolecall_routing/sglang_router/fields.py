@@ -120,8 +120,9 @@ CHAT = frozenset(
     }
 )
 
-_UNNOTICED = frozenset({"user"})
-"""Dropped, but nothing depends on it: SGLang doesn't read it either."""
+_MAY_BE_LOST = frozenset({"user", "return_prompt_token_ids"})
+"""Dropped, and no answer is wrong for it: SGLang doesn't read the first, and the second asks for a
+field in the answer that callers must do without anyway, since not every engine knows it."""
 
 
 def lost_fields(path: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
@@ -135,4 +136,4 @@ def lost_fields(path: str, payload: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _unknown(fields: Mapping[str, Any], known: Iterable[str]) -> tuple[str, ...]:
     present = {name for name, value in fields.items() if value is not None}
-    return tuple(sorted(present - frozenset(known) - _UNNOTICED))
+    return tuple(sorted(present - frozenset(known) - _MAY_BE_LOST))
