@@ -1,6 +1,6 @@
 """Time putting a large SGLang engine to sleep and waking it, step by step, on one GPU.
 
-usage: python benchmarks/gpu/handover.py MODEL_DIR [--cycles 3] [--python PY] [--environment K=V ...]
+usage: python benchmarks/gpu/handover.py MODEL_DIR [--only host_copy] [--cycles 3] [--python PY] [--environment K=V ...]
 
 Two engines, one after the other: weights in SGLang's own CPU backup (``memory_saver``) and in rolecall's
 pinned copy (``host_copy``). On the first one the bare SGLang calls are timed too: pause, flush, release,
@@ -148,7 +148,7 @@ def show(title: str, rows: Iterable[dict[str, float]]) -> None:
 
 async def measure(given: argparse.Namespace, folder: Path) -> None:
     backend = SglangBackend()
-    for asleep in (WeightsAsleep.MEMORY_SAVER, WeightsAsleep.HOST_COPY):
+    for asleep in given.only or (WeightsAsleep.MEMORY_SAVER, WeightsAsleep.HOST_COPY):
         launch = launch_of(given, folder, asleep)
         tags = backend.features(evolve(launch.options), static=False).memory_tags
         engine = backend.create(launch)
@@ -171,6 +171,7 @@ async def measure(given: argparse.Namespace, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path, help="folder with config.json and a tokenizer")
+    parser.add_argument("--only", type=WeightsAsleep, nargs="*", help="where the weights are meanwhile")
     parser.add_argument("--cycles", type=int, default=3)
     parser.add_argument("--python", help="interpreter that has SGLang")
     parser.add_argument("--fraction", type=float, default=0.3, help="SGLang's mem_fraction_static")
