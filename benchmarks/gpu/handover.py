@@ -1,6 +1,6 @@
 """Time putting a large SGLang engine to sleep and waking it, step by step, on one GPU.
 
-usage: python benchmarks/gpu/handover.py MODEL_DIR [--only host_copy] [--cycles 3] [--python PY] [--environment K=V ...]
+usage: python benchmarks/gpu/handover.py MODEL_DIR [--only host_copy] [--cycles 3] [--environment K=V ...]
 
 Two engines, one after the other: weights in SGLang's own CPU backup (``memory_saver``) and in rolecall's
 pinned copy (``host_copy``). On the first one the bare SGLang calls are timed too: pause, flush, release,
