@@ -36,7 +36,7 @@ class Rig:
         self.changes: list[str | None] = []
         place = RouterPlace(
             role=RoleName("judge"),
-            model=ModelId("m"),
+            model=ModelId("org/m"),
             served_model_name="served",
             host="127.0.0.1",
             pairs=False,
@@ -239,6 +239,7 @@ def test_a_first_start_that_fails_is_raised_and_gives_its_ports_back(tmp_path: P
         await rig.keeper.start()
         await rig.keeper.start()
         assert len(rig.backend.routers) == 2, "a repeat does nothing"
+        assert rig.backend.router.launch.log_path == tmp_path / "judge-org-m-2.log"
         await rig.keeper.stop()
         assert not rig.backend.router.running
         await rig.keeper.stop()

@@ -286,7 +286,8 @@ class RouterKeeper:
         place, times = self._place, self._times
         ports = tuple(reserve_port(place.host, PortRange.SERVER) for _ in range(2))
         self._started += 1
-        self._log_path = place.log_dir / f"{place.role}-{place.model}-router-{self._started}.log"
+        name = f"{place.role}-{place.model.replace('/', '-')}-{self._started}.log"
+        self._log_path = place.log_dir / name
         router = self._backend.create(
             RouterLaunch(
                 role=place.role,

@@ -55,7 +55,8 @@ class SglangRouter:
     """
 
     def __init__(self, launch: RouterLaunch) -> None:
-        self.base_url = f"http://{launch.host}:{launch.port}"
+        host = f"[{launch.host}]" if ":" in launch.host else launch.host
+        self.base_url = f"http://{host}:{launch.port}"
         self._launch = launch
         key = secrets.token_hex(16)
         self._process = ChildProcess(
