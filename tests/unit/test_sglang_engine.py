@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from rolecall.api import EngineError, FromGroup, WeightsGroup
 from rolecall_plugins.engines.http_control import SglangControl
 from rolecall_plugins.engines.sglang import device_memory
 from rolecall_plugins.engines.sglang.device_memory import used_device_memory
+from rolecall_plugins.engines.sglang.holder_client import WeightsHolder
 from rolecall_plugins.engines.sglang.members import EngineMembers, group_pids, listens
 from rolecall_plugins.engines.sglang.sleeping_weights import HostCopy, Reload
 from rolecall_plugins.engines.sglang.start_failure import raised_in
@@ -64,6 +66,28 @@ def test_a_member_that_ends_is_named_and_helpers_may_come_and_go(group: tuple[in
         pass
     assert ended == [f"sglang::detokenizer (pid {detokenizer})"]
     assert members.pids == {scheduler}
+
+
+def test_a_members_fork_that_comes_and_goes_is_no_member() -> None:
+    fork = "import os, time; print(os.fork(), flush=True); time.sleep(600)"
+    member = subprocess.Popen(
+        ["sglang::scheduler_TP0", "-c", fork],
+        executable=sys.executable,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    assert member.stdout is not None
+    try:
+        child = max(int(member.stdout.readline()), int(member.stdout.readline()))
+        members = EngineMembers()
+        assert members.look(member.pid) == []
+        assert members.pids == {member.pid}
+        os.kill(child, signal.SIGKILL)
+        assert members.look(member.pid) == []
+    finally:
+        os.killpg(member.pid, signal.SIGKILL)
+        member.wait()
 
 
 def test_who_listens(group: tuple[int, int]) -> None:
@@ -275,3 +299,16 @@ def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(EngineError, match=r"install rolecall\[sglang\]"):
         used_device_memory(["0"], {1})
+
+
+# --- followers ----------------------------------------------------------------------------
+
+
+def test_a_follower_says_what_its_ranks_reported_last(tmp_path: Path) -> None:
+    holder = WeightsHolder(SglangControl("http://127.0.0.1:1"), tmp_path / "reports", ranks=4, ranks_here=2)
+    assert holder.last_report().weights_bytes == 0, "the head has commanded nothing yet"
+    (tmp_path / "reports").mkdir()
+    for pid in (7, 8):
+        answer = {"error": None, "weights_bytes": 100, "host_bytes": 0, "seconds": 0.5}
+        (tmp_path / "reports" / f"{pid}.json").write_text(json.dumps(answer), encoding="utf-8")
+    assert holder.last_report().weights_bytes == 200

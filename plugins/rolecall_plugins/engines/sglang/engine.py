@@ -178,8 +178,11 @@ class SglangEngine:
             used = await asyncio.to_thread(self._device_memory)
             tags = self._features.memory_tags - self._away
             return MemoryReport(resident_tags=tags, resident_bytes=used)
-        async with self._holder_lock:
-            held = await self._holder.report()
+        if self._launch.is_head:
+            async with self._holder_lock:
+                held = await self._holder.report()
+        else:
+            held = self._holder.last_report()
         resident = self._features.memory_tags if held.weights_bytes else frozenset[MemoryTag]()
         return MemoryReport(resident_tags=resident, resident_bytes=held.weights_bytes)
 

@@ -10,7 +10,7 @@ import base64
 import json
 import os
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,14 @@ class WeightsHolder:
         """Look, change nothing."""
         return await self._command("report")
 
+    def last_report(self) -> Held:
+        """Return what this node's ranks reported last, on a follower: it can't be asked itself.
+
+        The head's commands reach the ranks of all nodes, and each leaves its report on its own node. All
+        zero before the head's first command.
+        """
+        return _sum([_read(path, "a command") for path in self._directory.glob("*.json")])
+
     async def _command(self, name: str) -> Held:
         """Have every rank carry out a command.
 
@@ -96,11 +104,15 @@ class WeightsHolder:
                 f"{name} of the weights: of {self._ranks_here} ranks {len(answers)} reported in "
                 f"{self._directory}"
             )
-        return Held(
-            weights_bytes=sum(int(answer["weights_bytes"]) for answer in answers),
-            host_bytes=sum(int(answer["host_bytes"]) for answer in answers),
-            seconds=max(float(answer["seconds"]) for answer in answers),
-        )
+        return _sum(answers)
+
+
+def _sum(answers: Sequence[Mapping[str, Any]]) -> Held:
+    return Held(
+        weights_bytes=sum(int(answer["weights_bytes"]) for answer in answers),
+        host_bytes=sum(int(answer["host_bytes"]) for answer in answers),
+        seconds=max((float(answer["seconds"]) for answer in answers), default=0.0),
+    )
 
 
 def _read(path: Path, command: str) -> Mapping[str, Any]:

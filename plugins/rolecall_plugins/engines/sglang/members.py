@@ -24,7 +24,9 @@ class EngineMembers:
     def look(self, group: int) -> list[str]:
         """Look at process group ``group``; return the members, by title and id, that have ended."""
         for process in _of_group(group):
-            if process not in self._seen and (title := _title(process)) is not None:
+            if process in self._seen or (title := _title(process)) is None:
+                continue
+            if not _is_fork(process, title):
                 self._seen[process] = title
         return [f"{title} (pid {each.pid})" for each, title in self._seen.items() if not _runs(each)]
 
@@ -59,6 +61,14 @@ def _title(process: psutil.Process) -> str | None:
     except psutil.Error:
         return None  # it ended, or is ending
     return words[0].split()[0] if words and words[0].startswith(_TITLE) else None
+
+
+def _is_fork(process: psutil.Process, title: str) -> bool:
+    """Whether it is a member's child on its way to become something else: it has its parent's title."""
+    try:
+        return _title(psutil.Process(process.ppid())) == title
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _runs(process: psutil.Process) -> bool:

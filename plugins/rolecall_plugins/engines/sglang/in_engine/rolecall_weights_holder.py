@@ -155,6 +155,8 @@ def _run(name: str, model: Any, command: Callable[[], None]) -> None:
     except Exception as error:  # noqa: BLE001 - see the module's docstring: it would end the scheduler
         answer["error"] = f"{type(error).__name__}: {error}"
     target = Path(os.environ[DIRECTORY_VARIABLE]) / f"{os.getpid()}.json"
+    # A follower's ranks are commanded through the head; nobody has made the folder on their node.
+    target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(".part")
     part.write_text(json.dumps(answer), encoding="utf-8")
     part.replace(target)
