@@ -120,6 +120,7 @@ def test_sleep_and_wake_go_to_the_head_and_every_node_proves(run: Any) -> None:
         assert [call for call in follower.calls if call != "prepare"] == [
             "start",
             "measure",
+            "measure",
             "prove_released",
         ]
         assert rig.manager.status()[0]["resident_bytes"] == 2 * BASE_BYTES

@@ -61,7 +61,7 @@ class ReplicaWorkers:
         rendezvous = None
         if len(replica.workers) > 1:
             rendezvous = await self._call(replica, head, head.handle.meet(stamp, deadline))
-        started, *following = await _all(
+        started, *_ = await _all(
             self._call(
                 replica,
                 worker,
@@ -69,8 +69,9 @@ class ReplicaWorkers:
             )
             for worker in replica.workers
         )
-        memory = _sum(started.memory, [each.memory for each in following])
-        return evolve(started, memory=memory)
+        # Measured when all are ready: a follower that was there first may have held little then.
+        followers = await self._measure_followers(replica, stamp, deadline)
+        return evolve(started, memory=_sum(started.memory, followers))
 
     async def sleep(self, replica: Replica, stamp: Stamp, grace_s: float, deadline: Deadline) -> SleepProof:
         """Put the head to sleep, and prove that its followers' memory has left with its own."""
