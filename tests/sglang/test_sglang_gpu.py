@@ -167,17 +167,17 @@ async def test_new_weights_over_nccl(
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        trainer.send("join", group="nccl", port=port, world_size=2, transport="nccl", device="cuda:1")
-        await engine.join_weights_group(
-            WeightsGroup(
-                name="nccl", master=f"127.0.0.1:{port}", rank_offset=1, world_size=2, transport="nccl"
-            )
+        group = WeightsGroup(
+            name="nccl", master=f"127.0.0.1:{port}", rank_offset=1, world_size=2, transport="nccl"
         )
-        await asyncio.to_thread(trainer.answer)
-        tensors = trainer.ask("names", path=str(checkpoints[1]))
-        trainer.send("broadcast", group="nccl", path=str(checkpoints[1]))
-        await engine.update_weights(FromGroup(group="nccl", **tensors), "44")
-        await asyncio.to_thread(trainer.answer)
+        async with asyncio.timeout(60):
+            trainer.send("join", group="nccl", port=port, world_size=2, transport="nccl", device="cuda:1")
+            await engine.join_weights_group(group)
+            await asyncio.to_thread(trainer.answer)
+            tensors = trainer.ask("names", path=str(checkpoints[1]))
+            trainer.send("broadcast", group="nccl", path=str(checkpoints[1]))
+            await engine.update_weights(FromGroup(group="nccl", **tensors), "44")
+            await asyncio.to_thread(trainer.answer)
         await engine.leave_weights_group("nccl")
         await engine.continue_generation()
         assert await engine.weight_version() == "44"

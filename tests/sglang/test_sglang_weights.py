@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -27,6 +28,10 @@ from rolecall_plugins.engines.sglang.engine import SglangEngine
 
 pytestmark = [pytest.mark.sglang, pytest.mark.asyncio(loop_scope="session")]
 
+ON_GPU = os.environ.get("ROLECALL_SGLANG_DEVICE") == "cuda"
+TOLERANCE = 0.1 if ON_GPU else 1e-3
+"""Engines on a GPU compute in bfloat16, transformers in float32. Two checkpoints differ by far more."""
+
 CANARY_IDS = [11, 83, 29, 101, 47, 5, 97, 61, 19, 73]
 
 
@@ -41,7 +46,7 @@ async def paused(engine: SglangEngine, checkpoints: tuple[Path, Path]) -> AsyncI
 
 async def has_weights_of(engine: SglangEngine, trainer: Any, checkpoint: Path) -> None:
     expected = trainer.ask("score", path=str(checkpoint), ids=CANARY_IDS, top=1)["tokens"]
-    assert list(await engine.canary()) == pytest.approx(expected, abs=1e-3)
+    assert list(await engine.canary()) == pytest.approx(expected, abs=TOLERANCE)
 
 
 async def test_from_disk(
@@ -86,6 +91,7 @@ async def test_from_a_group(paused: SglangEngine, trainer: Any, checkpoints: tup
     assert await paused.weight_version() == "44"
 
 
+@pytest.mark.skipif(ON_GPU, reason="on a GPU the weights have a host copy, and sleep")
 async def test_weights_from_memory_cannot_sleep_where_they_would_be_lost(
     paused: SglangEngine, trainer: Any, checkpoints: tuple[Path, Path]
 ) -> None:
