@@ -103,7 +103,8 @@ def install(
     chosen = [word for group in groups for word in ("--group", group)]
     run(*pip, "-e", project, *requirements, *chosen)
     if pinned is not None:
-        run(*pip, "--no-deps", "-r", pinned)
+        # What is never imported need not be compiled: for SGLang that is most of 3 GB.
+        run(*pip, "--no-deps", "--no-compile", "-r", pinned)
 
 
 def prepare(
