@@ -68,7 +68,7 @@ def _is_fork(process: psutil.Process, title: str) -> bool:
     try:
         return _title(psutil.Process(process.ppid())) == title
     except psutil.NoSuchProcess:
-        return False
+        return True  # it ended between two looks at it, so it was one
 
 
 def _runs(process: psutil.Process) -> bool:
