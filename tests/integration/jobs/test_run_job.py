@@ -1,9 +1,8 @@
-"""``rolecall run``: three roles on one device slot, two batches, from file to committed rows."""
+"""``rolecall run`` of the example: three roles take turns, two batches, from file to committed rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +12,29 @@ from rolecall.config.loader import load_config
 from rolecall.config.resolve import open_sink
 from rolecall.plugins.host import PluginHost
 
-pytestmark = [pytest.mark.ray, pytest.mark.model, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.model, pytest.mark.timeout(540)]
 
 ASLEEP = {"SLEEPING", "STOPPING"}
 
 
+EXAMPLE = Path(__file__).parents[3] / "examples" / "quickstart.toml"
+SMALLER = {
+    '"../.rolecall/quickstart-events.jsonl"': '"events.jsonl"',
+    '"prompts/arithmetic.jsonl"': '"prompts.jsonl"',
+    "prompts_per_batch = 8": "prompts_per_batch = 2",
+    "max_new_tokens = 48": "max_new_tokens = 16",
+}
+
+
 @pytest.fixture(scope="module")
-def finished(command, small_job: Callable[..., str]):
-    (command.folder / "job.toml").write_text(small_job("run-job"))
-    result = command.run("run", "job.toml")
+def finished(command):
+    """The example that the README's first command runs, on fewer prompts, with shorter answers."""
+    text = EXAMPLE.read_text(encoding="utf-8")
+    for before, after in SMALLER.items():
+        assert text.count(before) == 1, before
+        text = text.replace(before, after)
+    (command.folder / "job.toml").write_text(text, encoding="utf-8")
+    result = command.run("run", "job.toml", timeout_s=480)
     assert result.returncode == 0, result.stdout + result.stderr
     return result
 
