@@ -28,6 +28,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,18 @@ def has_ensurepip() -> bool:
     return bool(version())
 
 
+@contextmanager
+def alone(folder: Path) -> Generator[None]:
+    """Keep other runs from preparing the same folder; different ones may be prepared at once."""
+    with folder.with_name(folder.name + ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another run that is preparing {folder.name}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def create(venv: Path) -> None:
     """Make an empty environment with pip, whatever stood there before."""
     if has_ensurepip():
@@ -78,7 +92,18 @@ def create(venv: Path) -> None:
     say("this Python has no ensurepip (on Debian: python3-venv); using virtualenv from the clone instead")
     if importlib.util.find_spec("pip") is None:
         sys.exit("rolecall: this Python has neither ensurepip nor pip; install python3-venv or python3-pip")
-    run(sys.executable, "-m", "pip", "install", "-qq", "--upgrade", "--target", str(BOOTSTRAP), "virtualenv")
+    with alone(BOOTSTRAP):
+        run(
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-qq",
+            "--upgrade",
+            "--target",
+            str(BOOTSTRAP),
+            "virtualenv",
+        )
     path = os.pathsep.join(filter(None, [str(BOOTSTRAP), os.environ.get("PYTHONPATH")]))
     # Recent virtualenvs also leave a file ``.venv`` that would point editors here; not ours to choose.
     quiet = {"PYTHONPATH": path, "VIRTUALENV_VENV_REDIRECT": "false"}
@@ -174,12 +199,7 @@ def main() -> None:
     command: list[str] = chosen.command
 
     venv = ROOT / chosen.venv
-    with (ROOT / ".venv.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("waiting for another run that is preparing an environment of this clone")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(venv):
         prepare(venv, chosen.group, chosen.extra, chosen.requirements, chosen.pinned)
 
     environment = command_environment(venv)

@@ -163,7 +163,7 @@ def test_a_python_without_ensurepip_uses_virtualenv_from_the_clone(tmp_path: Pat
     assert "this Python has no ensurepip" in said
     assert json.loads(out)["prefix"] == str(clone / ".venv-rolecall")
     names = {path.name for path in clone.iterdir()} - {"__pycache__", "scripts", "small.py", "pyproject.toml"}
-    assert names == {".venv-bootstrap", ".venv-rolecall", ".venv.lock"}
+    assert names == {".venv-bootstrap", ".venv-bootstrap.lock", ".venv-rolecall", ".venv-rolecall.lock"}
 
 
 @pytest.mark.parametrize("version", ["3.10.14", "3.14.0"])
