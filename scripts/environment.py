@@ -128,8 +128,7 @@ def install(
     chosen = [word for group in groups for word in ("--group", group)]
     run(*pip, "-e", project, *requirements, *chosen)
     if pinned is not None:
-        # What is never imported need not be compiled: for SGLang that is most of 3 GB.
-        run(*pip, "--no-deps", "--no-compile", "-r", pinned)
+        run(*pip, "--no-deps", "-r", pinned)
 
 
 def prepare(
