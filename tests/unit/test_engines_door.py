@@ -21,11 +21,11 @@ from rolecall.errors import (
     ReleaseNotProvedError,
 )
 from rolecall.guard.permits import DoorState
-from rolecall.ids import EngineId, FencingToken, ModelId, RoleName
-from rolecall.interfaces.engine_backend import Capability, EngineFeatures, EngineLaunch, MemoryTag
+from rolecall.ids import FencingToken
+from rolecall.interfaces.engine_backend import Capability, EngineFeatures, MemoryTag
 from rolecall.interfaces.role import WeightSource
 from rolecall.testing.fake_door import FakeDoor
-from rolecall.testing.fake_engine import FAKE_TAGS, FakeEngine, FakeOptions, Script
+from rolecall.testing.fake_engine import FAKE_TAGS, FakeEngine, Script, fake_launch
 from rolecall.testing.fake_workers import FakeWorker, FakeWorkers, fake_slot
 from rolecall.testing.manager_rig import ManagerRig
 from rolecall.testing.virtual_time import run_virtual
@@ -37,22 +37,7 @@ class Pair:
     """A started engine and its open door; ``calls`` are both's, in order."""
 
     def __init__(self, script: Script) -> None:
-        self.engine = FakeEngine(
-            EngineLaunch(
-                engine_id=EngineId("m/replica-0"),
-                role=RoleName("judge"),
-                model=ModelId("m"),
-                model_path=Path("/model"),
-                served_model_name="m",
-                host="127.0.0.1",
-                port=1,
-                device_ids=("0",),
-                weight_version=None,
-                log_path=Path("/log"),
-                options=FakeOptions(),
-            ),
-            script,
-        )
+        self.engine = FakeEngine(fake_launch(), script)
         self.door = FakeDoor()
         self.door.calls = self.engine.calls
 

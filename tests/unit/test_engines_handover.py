@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +11,16 @@ import pytest
 from rolecall.engines.deadline import Deadline, DeadlineExceededError, LoopClock
 from rolecall.engines.handover import HandoverLimits, Identity, SleepProof, put_to_sleep, wake
 from rolecall.errors import CanaryMismatchError, EngineError, ReleaseNotProvedError
-from rolecall.ids import EngineId, ModelId, RoleName
-from rolecall.interfaces.engine_backend import EngineLaunch, MemoryReport, MemoryTag
+from rolecall.interfaces.engine_backend import MemoryReport, MemoryTag
 from rolecall.interfaces.role import WeightSource
-from rolecall.testing.fake_engine import CANARY, FAKE_TAGS, UNIFORM, FakeEngine, FakeOptions, Script
+from rolecall.testing.fake_engine import (
+    CANARY,
+    FAKE_TAGS,
+    UNIFORM,
+    FakeEngine,
+    Script,
+    fake_launch,
+)
 from rolecall.testing.virtual_time import run_virtual
 
 TAGS = FAKE_TAGS
@@ -26,22 +31,7 @@ def run(scenario: Callable[[FakeEngine], Any], script: Script, *, version: str |
     """Run a scenario on a started engine, in virtual time."""
 
     async def main() -> Any:
-        engine = FakeEngine(
-            EngineLaunch(
-                engine_id=EngineId("m/replica-0"),
-                role=RoleName("judge"),
-                model=ModelId("m"),
-                model_path=Path("/model"),
-                served_model_name="m",
-                host="127.0.0.1",
-                port=1,
-                device_ids=("0",),
-                weight_version=version,
-                log_path=Path("/log"),
-                options=FakeOptions(),
-            ),
-            script,
-        )
+        engine = FakeEngine(fake_launch(version), script)
         await engine.start(1.0)
         engine.calls.clear()
         return await scenario(engine)

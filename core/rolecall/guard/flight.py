@@ -105,21 +105,18 @@ class Flight:
         return failure is not None and not isinstance(failure, ConnectError)
 
     async def _abort(self) -> None:
-        rids = self._rids()
-        pause_s = _PAUSE_FIRST_S
-        while rids:
-            await ask_to_abort(self._upstream.control, self._upstream.base_url, rids)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_MOST_S)
+        # Without end: the engine may not have known the id yet. The end of the answer cancels it.
+        await self._ask_again(lambda _: False)
 
     async def _make_sure(self) -> None:
-        rids = self._rids()
-        if not rids:
+        if not self._rids():
             logger.warning("a request without an id broke; only the engine can say whether it goes on")
+        await self._ask_again(lambda answer: answer is not Abort.UNKNOWN)
+
+    async def _ask_again(self, enough: Callable[[Abort], bool]) -> None:
+        """Ask the engine to abort, with growing pauses; a request without an id can't be named to it."""
+        rids = self._rids()
         pause_s = _PAUSE_FIRST_S
-        while (
-            rids
-            and await ask_to_abort(self._upstream.control, self._upstream.base_url, rids) is Abort.UNKNOWN
-        ):
+        while rids and not enough(await ask_to_abort(self._upstream.control, self._upstream.base_url, rids)):
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MOST_S)

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from attrs import define, field, frozen
 
 from rolecall.errors import EngineError, EngineStartError
+from rolecall.ids import EngineId, ModelId, RoleName
 from rolecall.interfaces.engine_backend import (
     Capability,
     Engine,
@@ -229,6 +231,23 @@ class FakeEngine:
 @frozen
 class FakeOptions:
     """The fake backend takes no options."""
+
+
+def fake_launch(weight_version: str | None = None) -> EngineLaunch:
+    """Return what a fake engine of a one-replica model is made from."""
+    return EngineLaunch(
+        engine_id=EngineId("m/replica-0"),
+        role=RoleName("judge"),
+        model=ModelId("m"),
+        model_path=Path("/model"),
+        served_model_name="m",
+        host="127.0.0.1",
+        port=1,
+        device_ids=("0",),
+        weight_version=weight_version,
+        log_path=Path("/log"),
+        options=FakeOptions(),
+    )
 
 
 class FakeBackend:
