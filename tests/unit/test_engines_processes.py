@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from rolecall.engines.deadline import Deadline, LoopClock
-from rolecall.engines.processes import end_group, group_members
+from rolecall.engines.processes import end_group
 from rolecall.errors import EngineError
+from rolecall.processes.groups import group_members
 
 # A leader with a child; both ignore SIGTERM. The leader ends when its input is closed.
 FAMILY = """

@@ -11,26 +11,11 @@ import os
 import signal
 from contextlib import suppress
 
-import psutil
-
 from rolecall.engines.deadline import Deadline
 from rolecall.errors import EngineError
+from rolecall.processes.groups import group_members
 
 _LOOK_INTERVAL_S = 0.05
-
-
-def group_members(group: int) -> tuple[int, ...]:
-    """Return the living processes of a process group; zombies hold nothing and don't count."""
-    members: list[int] = []
-    for process in psutil.process_iter():
-        try:
-            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
-                members.append(process.pid)
-        except (ProcessLookupError, psutil.NoSuchProcess):
-            continue  # ended between the listing and the look
-        except (PermissionError, psutil.AccessDenied):
-            continue  # another user's process can't be in a group that we made
-    return tuple(members)
 
 
 async def end_group(group: int, deadline: Deadline) -> tuple[int, ...]:

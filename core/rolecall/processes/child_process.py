@@ -81,7 +81,10 @@ class ChildProcess:
             os.killpg(self._child.pid, 0)
         except ProcessLookupError:
             return False
-        return _has_members(self._child.pid)
+        # Plugins see this module while a job is planned, which must be quick and ends no process.
+        from rolecall.processes.groups import group_members
+
+        return bool(group_members(self._child.pid))
 
     async def stop(self, timeout_s: float) -> None:
         """SIGTERM the group, then SIGKILL it, and return when nothing of it is left.
@@ -130,16 +133,3 @@ class ChildProcess:
                 return False
             await asyncio.sleep(_POLL_S)
         return True
-
-
-def _has_members(group: int) -> bool:
-    # Plugins see this module while a job is planned, which must be quick and ends no process.
-    import psutil
-
-    for process in psutil.process_iter():
-        try:
-            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
-                return True
-        except (ProcessLookupError, psutil.NoSuchProcess):
-            continue  # it ended while it was looked at
-    return False
