@@ -5,13 +5,11 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from rolecall.api import BatchSink, SinkContext
-from rolecall.testing.batch_sink_contract import BatchSinkContract
-from rolecall_plugins.sinks.transferqueue.sink import TransferQueueOptions, TransferQueueSink
+from rolecall.testing import BatchSinkContract
+from rolecall_plugins.sinks.transferqueue.sink import TransferQueueSink
 
 pytestmark = [
     pytest.mark.transferqueue,
@@ -34,5 +32,4 @@ def queue_cluster() -> Iterator[None]:
 
 
 class TestTransferQueueSink(BatchSinkContract):
-    def make_sink(self, base_dir: Path, job: str = "job") -> BatchSink:
-        return TransferQueueSink(TransferQueueOptions(), SinkContext(job=job, base_dir=base_dir))
+    plugin = TransferQueueSink

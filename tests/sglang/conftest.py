@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -20,6 +19,7 @@ import pytest
 import pytest_asyncio
 
 from rolecall.api import EngineId, EngineLaunch, ModelId, RoleName
+from rolecall.testing.free_port import free_port
 from rolecall.testing.shared_engines import SharedEngines
 from rolecall_plugins.engines.sglang import SglangBackend, SglangOptions
 from rolecall_plugins.engines.sglang.engine import SglangEngine
@@ -58,12 +58,6 @@ GPU_SERVER_ARGS: Mapping[str, Any] = {
 }
 ON_GPU = os.environ.get("ROLECALL_SGLANG_DEVICE") == "cuda"
 """Where the engines of these tests run; the machine's first GPU, if it is asked for."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
 from attrs import evolve
 
-from rolecall.api import EngineBackend, EngineLaunch, FromDisk
-from rolecall.testing.engine_backend_contract import EngineBackendContract
+from rolecall.api import EngineLaunch, FromDisk
+from rolecall.testing import EngineBackendContract
+from rolecall.testing.free_port import free_port
 from rolecall.testing.shared_engines import SharedEngines
 from rolecall_plugins.engines.sglang import SglangBackend
 
@@ -17,6 +17,8 @@ pytestmark = pytest.mark.sglang
 
 
 class TestSglangBackend(EngineBackendContract):
+    plugin = SglangBackend
+
     @pytest.fixture(autouse=True)
     def _given(self, shared_engines: SharedEngines, checkpoints: tuple[Path, Path]) -> None:
         self._launch = shared_engines.launch(static=True)
@@ -26,14 +28,8 @@ class TestSglangBackend(EngineBackendContract):
     def engines(self, shared_engines: SharedEngines) -> SharedEngines:
         return shared_engines
 
-    def make_backend(self) -> EngineBackend:
-        return SglangBackend()
-
     def make_launch(self, folder: Path) -> EngineLaunch:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        return evolve(self._launch, port=port, log_path=folder / "engine.log")
+        return evolve(self._launch, port=free_port(), log_path=folder / "engine.log")
 
     def make_update(self, folder: Path) -> FromDisk:
         return FromDisk(path=self._other_weights)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from rolecall.api import FromDisk, FromGroup, MemoryTag, WeightsGroup, WeightSou
 from rolecall.engines.deadline import Deadline, LoopClock
 from rolecall.engines.handover import HandoverLimits, SleepProof, put_to_sleep, wake
 from rolecall.errors import CanaryMismatchError
+from rolecall.testing.free_port import free_port
 from rolecall.testing.shared_engines import SharedEngines
 from rolecall_plugins.engines.sglang import SglangBackend
 from rolecall_plugins.engines.sglang.members import group_pids
@@ -164,9 +164,7 @@ async def test_new_weights_over_nccl(
         wanted = await engine.canary()
         await engine.pause()
         await engine.update_weights(FromDisk(path=checkpoints[0]), "43")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         group = WeightsGroup(
             name="nccl", master=f"127.0.0.1:{port}", rank_offset=1, world_size=2, transport="nccl"
         )

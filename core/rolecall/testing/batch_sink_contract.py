@@ -1,8 +1,8 @@
 """Contract of batch sinks, as a test class to inherit.
 
     class TestMySink(BatchSinkContract):
-        def make_sink(self, base_dir: Path, job: str = "job") -> BatchSink:
-            return MySink(MyOptions(), SinkContext(job=job, base_dir=base_dir))
+        plugin = MySink
+        options = {"compression": "zstd"}
 
 Every call of ``make_sink`` with the same arguments stands for another process of the same job.
 """
@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 
 from rolecall.errors import SinkError
-from rolecall.interfaces.batch_sink import BatchSink, Row
+from rolecall.interfaces.batch_sink import BatchSink, Row, SinkContext
+from rolecall.plugins.kinds import PluginKind
+from rolecall.testing.plugin_contract import PluginContract
 
 PARTITION = "train_0"
 
@@ -55,12 +57,14 @@ def assert_same_rows(found: Sequence[Row], expected: Sequence[Row]) -> None:
                 assert read == value, column
 
 
-class BatchSinkContract:
-    """What every sink must do. Override ``make_sink``."""
+class BatchSinkContract(PluginContract):
+    """What every sink must do."""
+
+    kind = PluginKind.BATCH_SINK
 
     def make_sink(self, base_dir: Path, job: str = "job") -> BatchSink:
         """Return a new, unopened sink."""
-        raise NotImplementedError
+        return self.plugin(self.made_options(), SinkContext(job=job, base_dir=base_dir))
 
     @pytest.fixture
     def sink(self, tmp_path: Path) -> Iterator[BatchSink]:

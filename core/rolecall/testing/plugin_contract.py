@@ -4,11 +4,13 @@
         plugin = Sticky
 
 A contract's tests may not be dropped in silence: a class that overrides one has to mark its own with
-``pytest.mark.xfail(reason=...)``, so that what it does not keep is seen in every report.
+``pytest.mark.xfail(reason=...)``, so that what it does not keep is seen in every report. Its coroutine tests,
+and an author's beside them, run under pytest-asyncio in either mode: no configuration is needed.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -40,6 +42,8 @@ class PluginContract:
                 f"{cls.__qualname__} overrides {', '.join(dropped)} of its contract; "
                 "mark it with @pytest.mark.xfail(reason=...), or leave the contract's test as it is"
             )
+        for name in list(_unmarked_coroutine_tests(cls)):
+            setattr(cls, name, pytest.mark.asyncio(vars(cls)[name]))
 
     def made_options(self) -> Any:
         """Return ``options`` as the plugin would get them from a job file.
@@ -61,5 +65,15 @@ def _overridden_tests(cls: type[PluginContract]) -> Iterator[str]:
 
 
 def _has_reason(test: object) -> bool:
-    marks: list[pytest.Mark] = getattr(test, "pytestmark", [])
-    return any(mark.name == "xfail" and mark.kwargs.get("reason") for mark in marks)
+    return any(mark.name == "xfail" and mark.kwargs.get("reason") for mark in _marks(test))
+
+
+def _unmarked_coroutine_tests(cls: type[PluginContract]) -> Iterator[str]:
+    for name, test in vars(cls).items():
+        is_test = name.startswith("test") and inspect.iscoroutinefunction(test)
+        if is_test and not any(mark.name == "asyncio" for mark in _marks(test)):
+            yield name
+
+
+def _marks(test: object) -> list[pytest.Mark]:
+    return getattr(test, "pytestmark", [])
