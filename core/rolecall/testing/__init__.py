@@ -14,10 +14,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rolecall.testing.batch_sink_contract import BatchSinkContract as BatchSinkContract
     from rolecall.testing.engine_backend_contract import EngineBackendContract as EngineBackendContract
+    from rolecall.testing.observer_contract import ObserverContract as ObserverContract
+    from rolecall.testing.placement_mode_contract import PlacementModeContract as PlacementModeContract
+    from rolecall.testing.reward_adapter_contract import RewardAdapterContract as RewardAdapterContract
+    from rolecall.testing.role_contract import RoleContract as RoleContract
+    from rolecall.testing.routing_policy_contract import RoutingPolicyContract as RoutingPolicyContract
 
 _HOMES = {
     "BatchSinkContract": "batch_sink_contract",
     "EngineBackendContract": "engine_backend_contract",
+    "ObserverContract": "observer_contract",
+    "PlacementModeContract": "placement_mode_contract",
+    "RewardAdapterContract": "reward_adapter_contract",
+    "RoleContract": "role_contract",
+    "RoutingPolicyContract": "routing_policy_contract",
 }
 
 

@@ -1,0 +1,202 @@
+"""Contract of placement modes, as a test class to inherit.
+
+    class TestPacked(PlacementModeContract):
+        plugin = Packed
+
+A mode is tried on many jobs, always the same ones. It may refuse any of them, but not all.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import ClassVar
+
+import pytest
+from attrs import evolve
+
+from rolecall.errors import Refusal
+from rolecall.ids import ModelId, RoleName
+from rolecall.interfaces.placement_mode import PlacementMode
+from rolecall.placement.contract_checks import contract_breaches
+from rolecall.placement.plan import ModelDemand, PlacementJob, PlacementPlan, RoleDemand
+from rolecall.placement.preflight import check_plan, plan_placement
+from rolecall.placement.render import plan_to_json
+from rolecall.plugins.host import PluginHost
+from rolecall.plugins.kinds import PluginKind
+from rolecall.testing.other_process import answer_elsewhere
+from rolecall.testing.plugin_contract import PluginContract
+
+_JOBS = 300
+_CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_ROLES = ("writer", "judge", "scorer", "critic")
+
+
+class PlacementModeContract(PluginContract):
+    """What every placement mode has to do.
+
+    Jobs are as the core hands them on: every engine fits into a node or fills whole nodes.
+    """
+
+    kind: ClassVar[PluginKind] = PluginKind.PLACEMENT_MODE
+
+    def fresh(self) -> PlacementMode:
+        """Return the mode as the core makes it: without arguments."""
+        return self.plugin()
+
+    def jobs(self) -> Iterator[PlacementJob]:
+        """Return the jobs that the mode is tried on; override to add what your mode is for."""
+        chance = random.Random(1)
+        for _ in range(_JOBS):
+            yield _job(chance)
+
+    # --- the plan -------------------------------------------------------------------------
+
+    def test_it_places_some_jobs(self) -> None:
+        """A mode that refuses every job is of no use to anybody."""
+        assert any(True for _ in self._plans()), "it refused each of its jobs"
+
+    def test_each_plan_is_a_layout_of_its_job(self) -> None:
+        """Every replica stands in it once, on as many bundles as its engine has devices, which follow one
+        another inside a pool of the job's devices and on whole nodes; every role has a phase."""
+        for job, plan in self._plans():
+            _none(contract_breaches(job, plan), job)
+
+    def test_no_two_roles_are_awake_on_one_bundle(self) -> None:
+        """Roles that share a bundle are in different phases, and their shares of it sum to 1 at most."""
+        for job, plan in self._plans():
+            _none(check_plan(job, plan), job)
+
+    def test_each_plan_names_the_mode_and_keeps_the_order_of_roles(self) -> None:
+        """Reports are read beside the job file, and say whose plan it is."""
+        for job, plan in self._plans():
+            assert plan.mode == self.plugin.name
+            placed = list(dict.fromkeys(replica.role for replica in plan.replicas))
+            assert placed == [role.role for role in job.roles], "roles are not in the job file's order"
+
+    def test_each_plan_can_be_written_down(self) -> None:
+        """``rolecall plan --json`` gives back what was planned."""
+        for _, plan in self._plans():
+            written = plan_to_json(plan)
+            assert json.loads(json.dumps(written)) == written
+
+    def test_roles_that_never_sleep_are_no_reason_to_fail(self) -> None:
+        """Whether a role may take turns is its plugin's word; the core refuses a plan that ignores it,
+        the mode itself only has to answer."""
+        for job in self.jobs():
+            awake = evolve(job, roles=tuple(evolve(role, deferrable=False) for role in job.roles))
+            plan = self.fresh().plan(awake)
+            if isinstance(plan, PlacementPlan):
+                _none(contract_breaches(awake, plan), awake)
+
+    def test_ten_thousand_devices_are_no_different(self) -> None:
+        """A large job gets a sound plan or a reason, like a small one."""
+        roles = tuple(_role(name, [(400, 8)]) for name in _ROLES[:3])
+        for pool in (None, 9_600):
+            job = PlacementJob(resource="GPU", devices_per_node=8, pool_devices=pool, roles=roles)
+            answer = self.fresh().plan(job)
+            if isinstance(answer, PlacementPlan):
+                _none(check_plan(job, answer), job)
+
+    # --- pure -----------------------------------------------------------------------------
+
+    def test_the_same_job_gets_the_same_answer(self) -> None:
+        """From the same instance again, from another one, and after other jobs."""
+        used = self.fresh()
+        answers = [used.plan(job) for job in self.jobs()]
+        for job, answer in zip(self.jobs(), answers, strict=True):
+            assert used.plan(job) == answer, f"the second answer is another, for {job}"
+            assert self.fresh().plan(job) == answer, f"another instance answers otherwise, for {job}"
+
+    def test_another_process_gets_the_same_answer(self) -> None:
+        """Nothing depends on the order of a set: the planner and the job's start agree."""
+        jobs = list(self.jobs())[:50]
+        answers = [self.fresh().plan(job) for job in jobs]
+        for job, here, there in zip(
+            jobs, answers, answer_elsewhere(_answers, self.plugin.name, jobs), strict=True
+        ):
+            assert there == here, f"another process answers otherwise, for {job}"
+
+    def test_the_job_is_left_as_it_was(self) -> None:
+        """What the mode was given is checked against afterwards."""
+        for job in self.jobs():
+            before = deepcopy(job)
+            self.fresh().plan(job)
+            assert job == before, f"it changed its job, which was {before}"
+
+    # --- refusals ---------------------------------------------------------------------------
+
+    def test_a_refusal_says_what_to_change(self) -> None:
+        """An answer without a plan is a tuple with every reason, at least one; each has a code for
+        scripts, the config key, the rule with its numbers, and a fix."""
+        for job in self.jobs():
+            answer = self.fresh().plan(job)
+            if isinstance(answer, PlacementPlan):
+                continue
+            assert isinstance(answer, tuple), f"it answered {answer!r}"
+            assert answer, f"it refused without a reason: {job}"
+            for refusal in answer:
+                assert isinstance(refusal, Refusal), f"it answered {refusal!r} among its refusals"
+                assert _CODE.fullmatch(refusal.code), f"code {refusal.code!r} is not kebab-case"
+                for part in ("key", "message", "fix"):
+                    assert getattr(refusal, part).strip(), f"a refusal has no {part}: {refusal!r}"
+
+    def test_the_core_takes_its_plans(self) -> None:
+        """What the mode places, ``rolecall plan`` prints."""
+        for job, plan in self._plans():
+            assert plan_placement(job, self.fresh()) == plan
+
+    # --- shared by the tests ------------------------------------------------------------------
+
+    def _plans(self) -> Iterator[tuple[PlacementJob, PlacementPlan]]:
+        mode = self.fresh()
+        for job in self.jobs():
+            if isinstance(plan := mode.plan(job), PlacementPlan):
+                yield job, plan
+
+
+def _none(problems: list[Refusal], job: PlacementJob) -> None:
+    if problems:
+        lines = "\n".join(str(problem) for problem in problems)
+        pytest.fail(f"the core refuses its plan:\n{lines}\nof the job {job}")
+
+
+def _job(chance: random.Random) -> PlacementJob:
+    per_node = chance.choice((1, 2, 4, 8))
+    sizes = [size for size in (1, 2, 4, 8, 16) if size <= per_node or size % per_node == 0]
+    roles = tuple(
+        _role(
+            name,
+            [(chance.randint(1, 4), chance.choice(sizes)) for _ in range(chance.randint(1, 3))],
+        )
+        for name in chance.sample(_ROLES, chance.randint(1, len(_ROLES)))
+    )
+    largest, needed = max(role.needed for role in roles), sum(role.needed for role in roles)
+    pool = chance.choice((None, largest, needed, needed + per_node, 2 * needed, largest - 1 or 1))
+    return PlacementJob(resource="GPU", devices_per_node=per_node, pool_devices=pool, roles=roles)
+
+
+def _role(name: str, engines: list[tuple[int, int]]) -> RoleDemand:
+    return RoleDemand(
+        role=RoleName(name),
+        deferrable=True,
+        models=tuple(
+            ModelDemand(
+                model=ModelId(f"model-{number}"),
+                replicas=replicas,
+                devices_per_engine=devices,
+                tensor_parallel=devices,
+                pipeline_parallel=1,
+            )
+            for number, (replicas, devices) in enumerate(engines)
+        ),
+    )
+
+
+def _answers(name: str, jobs: list[PlacementJob]) -> list[PlacementPlan | tuple[Refusal, ...]]:
+    """What the installed mode of that name answers; runs in another process."""
+    mode = PluginHost.from_environment().load(PluginKind.PLACEMENT_MODE, name)()
+    return [mode.plan(job) for job in jobs]

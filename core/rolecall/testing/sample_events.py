@@ -1,0 +1,76 @@
+"""One event of every kind that the system emits, as observers get them."""
+
+from __future__ import annotations
+
+from rolecall.events.event import Event
+
+_ENGINE = "policy/replica-0"
+
+SAMPLE_EVENTS: tuple[Event, ...] = tuple(
+    Event(kind=kind, time_s=1_700_000_000.25 + number, fields=fields)
+    for number, (kind, fields) in enumerate(
+        (
+            (
+                "replica.state",
+                {
+                    "role": "rollout",
+                    "engine": _ENGINE,
+                    "from": None,
+                    "to": "STARTING",
+                    "reason": "",
+                    "generation": 1,
+                    "incarnation": 1,
+                },
+            ),
+            (
+                "replica.memory",
+                {"role": "rollout", "engine": _ENGINE, "awake": True, "resident_bytes": 2**37},
+            ),
+            (
+                "engine.reaped",
+                {
+                    "role": "rollout",
+                    "engine": _ENGINE,
+                    "incarnation": 2,
+                    "node": "10.0.0.7",
+                    "killed": [4711, 4712],
+                    "left": [],
+                    "left_bytes": 0,
+                    "vacant": True,
+                },
+            ),
+            (
+                "weights.update",
+                {
+                    "role": "rollout",
+                    "model": "policy",
+                    "version": "42",
+                    "source": "disk",
+                    "current": None,
+                    "updated": [],
+                    "failed": [_ENGINE],
+                },
+            ),
+            (
+                "lease.state",
+                {
+                    "role": "rollout",
+                    "from": "SLEEPING",
+                    "to": "ONLOADING",
+                    "reason": "activate",
+                    "token": 7,
+                    "batch": None,
+                },
+            ),
+            ("batch.state", {"batch": 0, "from": None, "to": "PENDING", "reason": "begin"}),
+            ("stage.state", {"batch": 0, "stage": "rules", "role": None, "state": "started"}),
+            ("stage.progress", {"batch": 0, "stage": "generate", "done": 0, "total": 64, "tokens": 0}),
+            (
+                "router.started",
+                {"role": "rollout", "model": "policy", "url": "http://10.0.0.7:3000", "number": 1},
+            ),
+            ("router.ended", {"role": "rollout", "model": "policy", "reason": 'it said "no",\nand 猫'}),
+            ("handover", {"batch": 0, "role": "rollout", "direction": "onload", "seconds": 0.5}),
+        )
+    )
+)

@@ -1,0 +1,147 @@
+"""A role's engines as adapters and stages see them, without any engine: a scripted ``ScoringClient``.
+
+Answers as an engine that speaks SGLang's protocol does; the same question always gets the same answer,
+whenever it is asked. It can be told to fail or to keep quiet, and remembers what it was asked and how much
+of that at once. For one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from hashlib import blake2b
+from typing import Any
+
+from rolecall.testing.scripted_engine import tokens_of
+
+_RESPONSE_TOKENS = 3
+_PIECE = 4
+"""Characters of one token of a scripted engine."""
+
+
+class ScriptedClient:
+    """Answers ``generate`` and ``chat``; a question's text chooses among ``verdicts``.
+
+    Attributes:
+        requests: every payload or list of messages, in the order of the calls.
+        under_way, most_at_once: calls that are being answered, now and at the most.
+    """
+
+    def __init__(
+        self,
+        *,
+        verdicts: Sequence[str] = ("1", "0"),
+        fails: Callable[[int], Exception | None] = lambda number: None,
+        turns: Callable[[int], int] = lambda number: 1,
+        stuck: bool = False,
+    ) -> None:
+        """``fails`` and ``turns`` are given the number of a call, from 0.
+
+        verdicts: what a judge may say.
+        fails: the error that the call raises, None for an answer.
+        turns: how often the event loop goes round before the answer comes.
+        stuck: no call is ever answered.
+        """
+        self._verdicts = tuple(verdicts)
+        self._fails = fails
+        self.turns = turns
+        self._stuck = stuck
+        self._asked = asyncio.Event()
+        self.requests: list[Any] = []
+        self.under_way = 0
+        self.most_at_once = 0
+
+    async def generate(self, payload: Mapping[str, Any], **selectors: Any) -> dict[str, Any]:
+        del selectors
+        question = dict(payload)
+        async with self._call(question):
+            if "messages" in question:  # the judge protocol
+                return {"response": self._verdict(question["messages"])}
+            return self._native(question)
+
+    async def chat(self, messages: list[dict[str, Any]], **selectors: Any) -> str:
+        del selectors
+        async with self._call(messages):
+            return self._verdict(messages)
+
+    async def until_asked(self) -> None:
+        """Return when a first call has come."""
+        await self._asked.wait()
+
+    @asynccontextmanager
+    async def _call(self, question: Any) -> AsyncGenerator[None]:
+        number = len(self.requests)
+        self.requests.append(question)
+        self.under_way += 1
+        self.most_at_once = max(self.most_at_once, self.under_way)
+        self._asked.set()
+        try:
+            if self._stuck:
+                await asyncio.Event().wait()
+            for _ in range(self.turns(number)):
+                await asyncio.sleep(0)
+            if (error := self._fails(number)) is not None:
+                raise error
+            yield
+        finally:
+            self.under_way -= 1
+
+    def _verdict(self, question: Any) -> str:
+        digest = blake2b(json.dumps(question, sort_keys=True).encode(), digest_size=8).digest()
+        return self._verdicts[int.from_bytes(digest) % len(self._verdicts)]
+
+    def _native(self, payload: Mapping[str, Any]) -> dict[str, Any]:
+        ids = _prompt_ids(payload)
+        wanted = (payload.get("sampling_params") or {}).get("max_new_tokens")
+        output = tokens_of(ids, _RESPONSE_TOKENS if wanted is None else min(wanted, _RESPONSE_TOKENS))
+        meta: dict[str, Any] = {
+            "id": payload.get("rid"),
+            "finish_reason": {"type": "length", "length": len(output)},
+            "prompt_tokens": len(ids),
+            "completion_tokens": len(output),
+            "weight_version": "default",
+        }
+        if payload.get("return_logprob"):
+            start = payload.get("logprob_start_len") or 0
+            meta["output_token_logprobs"] = [[_log_prob(token), token, None] for token in output]
+            meta["input_token_logprobs"] = [
+                [None if place == 0 else _log_prob(token), token, None]
+                for place, token in enumerate(ids[start:])
+            ]
+            for name, top in _top(payload).items():
+                meta[name] = [None if place == 0 else top for place in range(len(ids[start:]))]
+        text = self._verdict(payload.get("text", ids))
+        answer: dict[str, Any] = {"text": text if output else "", "output_ids": output, "meta_info": meta}
+        if payload.get("return_prompt_token_ids"):
+            answer["prompt_token_ids"] = ids
+        return answer
+
+
+def _prompt_ids(payload: Mapping[str, Any]) -> list[int]:
+    if payload.get("input_ids") is not None:
+        return list(payload["input_ids"])
+    text: str = payload["text"]
+    return [_token(text[start : start + _PIECE]) for start in range(0, len(text), _PIECE)]
+
+
+def _token(piece: str) -> int:
+    return tokens_of(piece, 1)[0]
+
+
+def _log_prob(token: int) -> float:
+    return -0.25 - token % 97 / 50
+
+
+def _top(payload: Mapping[str, Any]) -> dict[str, list[list[Any]]]:
+    """What each place has besides its own token: the most probable ones, and those asked for by id."""
+    lists = {
+        "input_top_logprobs": range(payload.get("top_logprobs_num") or 0),
+        "input_token_ids_logprobs": payload.get("token_ids_logprob") or (),
+    }
+    return {
+        name: [[-0.1 * (1 + rank), token, None] for rank, token in enumerate(tokens)]
+        for name, tokens in lists.items()
+        if tokens
+    }

@@ -1,0 +1,55 @@
+"""The first-party roles keep the contract of their kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rolecall.api import StageRequest
+from rolecall.testing import RoleContract
+from rolecall_roles.genrm.role import GenRMRole
+from rolecall_roles.rollout.role import RolloutRole
+from rolecall_roles.teacher.role import TeacherRole
+
+
+class TestRollout(RoleContract):
+    plugin = RolloutRole
+
+    def test_it_generates(self) -> None:
+        assert self.fresh().generation() is not None
+
+
+class TestTeacher(RoleContract):
+    plugin = TeacherRole
+
+    def test_it_has_a_stage_of_its_own(self) -> None:
+        assert [stage.role for stage in self.fresh().scoring_stages(StageRequest())] == [self.plugin.name]
+
+
+class TestTeacherWithoutTopK(RoleContract):
+    plugin = TeacherRole
+    options = {"top_k": 0, "route_by": "metadata.level"}
+
+
+MESSAGES = [{"role": "user", "content": "Is 2 + 2 = 4?"}]
+
+
+class TestGenRM(RoleContract):
+    plugin = GenRMRole
+    options = {"chat_template_kwargs": {"enable_thinking": False}}
+
+    def payloads(self) -> list[dict[str, Any]]:
+        judge = {"messages": MESSAGES, "sampling_params": {"temperature": 0, "max_new_tokens": 4}, "rid": "r"}
+        return [*super().payloads(), {"messages": MESSAGES}, judge]
+
+    def bad_payloads(self) -> list[tuple[str, dict[str, Any]]]:
+        return [
+            *super().bad_payloads(),
+            ("messages", {"messages": []}),
+            ("messages[0].content", {"messages": [{"role": "user"}]}),
+            ("text", {"messages": MESSAGES, "text": "both"}),
+            ("sampling_params.n", {"messages": MESSAGES, "sampling_params": {"n": 2}}),
+        ]
+
+    def test_rewards_may_name_it(self) -> None:
+        stages = self.fresh().scoring_stages(StageRequest(rewards=self._rewards()))
+        assert [stage.role for stage in stages] == [self.plugin.name]
