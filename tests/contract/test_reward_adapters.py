@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from rolecall.testing import RewardAdapterContract
 from rolecall_plugins.rewards.exact_match import ExactMatch
 from rolecall_plugins.rewards.genrm_judge import GenRMJudge
@@ -13,7 +15,7 @@ class TestExactMatch(RewardAdapterContract):
 
 class TestExactMatchAnywhere(RewardAdapterContract):
     plugin = ExactMatch
-    options = {"where": "anywhere", "ignore_case": False}
+    options: ClassVar = {"where": "anywhere", "ignore_case": False}
 
 
 class TestGenRMJudge(RewardAdapterContract):
@@ -23,5 +25,5 @@ class TestGenRMJudge(RewardAdapterContract):
 
 class TestGenRMJudgeThatGradesInAChat(RewardAdapterContract):
     plugin = GenRMJudge
-    options = {"ask": "chat", "system": "Grade.", "verdicts": {}, "high": 10.0}
+    options: ClassVar = {"ask": "chat", "system": "Grade.", "verdicts": {}, "high": 10.0}
     verdicts = ("7", "Grade: 3", "0.5", "10")

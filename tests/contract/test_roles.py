@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from rolecall.api import StageRequest
 from rolecall.testing import RoleContract
@@ -27,7 +27,7 @@ class TestTeacher(RoleContract):
 
 class TestTeacherWithoutTopK(RoleContract):
     plugin = TeacherRole
-    options = {"top_k": 0, "route_by": "metadata.level"}
+    options: ClassVar = {"top_k": 0, "route_by": "metadata.level"}
 
 
 MESSAGES = [{"role": "user", "content": "Is 2 + 2 = 4?"}]
@@ -35,7 +35,7 @@ MESSAGES = [{"role": "user", "content": "Is 2 + 2 = 4?"}]
 
 class TestGenRM(RoleContract):
     plugin = GenRMRole
-    options = {"chat_template_kwargs": {"enable_thinking": False}}
+    options: ClassVar = {"chat_template_kwargs": {"enable_thinking": False}}
 
     def payloads(self) -> list[dict[str, Any]]:
         judge = {"messages": MESSAGES, "sampling_params": {"temperature": 0, "max_new_tokens": 4}, "rid": "r"}

@@ -1,19 +1,34 @@
-"""What every first-party routing policy promises, and what each one promises beyond it."""
+"""The first-party routing policies keep the contract of their kind; and what each promises beyond it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rolecall.api import ROLECALL_API, Candidate, EngineId, Need, RoutingRequest, rendezvous
-from rolecall_routing import affinity, round_robin
+from rolecall.api import Candidate, EngineId, RoutingPolicy, RoutingRequest, rendezvous
+from rolecall.testing import RoutingPolicyContract
+from rolecall_routing.affinity import Affinity
+from rolecall_routing.round_robin import RoundRobin
+from rolecall_routing.sglang_router import SglangRouterPolicy
 
-POLICIES: list[Any] = [round_robin.rolecall_routing_policy(), affinity.rolecall_routing_policy()]
-every_policy = pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+
+class TestRoundRobin(RoutingPolicyContract):
+    plugin = RoundRobin
+    moved_share = 0.0
+
+
+class TestAffinity(RoutingPolicyContract):
+    plugin = Affinity
+    moved_share = 0.0
+
+
+class TestSglangRouter(RoutingPolicyContract):
+    """What it brings is in test_router_sglang.py."""
+
+    plugin = SglangRouterPolicy
 
 
 def fleet(size: int) -> list[Candidate]:
@@ -25,33 +40,20 @@ def request(key: str | None = None) -> RoutingRequest:
     return RoutingRequest(model="m", affinity_key=key)
 
 
-@every_policy
-def test_it_says_what_it_is(policy: Any) -> None:
-    assert policy.api_version == ROLECALL_API
-    assert policy.needs <= set(Need)
-    assert policy().select(fleet(1), request("key")) == fleet(1)[0]
-
-
-@every_policy
-@settings(max_examples=25)
-@given(key=st.text(min_size=1, max_size=20), sizes=st.lists(st.integers(1, 6), min_size=1, max_size=6))
-def test_a_key_has_the_same_home_in_every_instance_and_at_any_time(
-    policy: Any, key: str, sizes: list[int]
-) -> None:
-    used = policy()
-    for size in sizes:
-        assert used.select(fleet(size), request(key)) == policy().select(fleet(size), request(key))
-        assert used.select(fleet(size), request(key)) == rendezvous(key, fleet(size))
+@pytest.mark.parametrize("policy", [RoundRobin, Affinity])
+def test_a_key_is_at_home_where_rendezvous_says(policy: type[RoutingPolicy]) -> None:
+    for key in ("a", "group-7", "猫"):
+        assert policy().select(fleet(6), request(key)) == rendezvous(key, fleet(6))
 
 
 def test_round_robin_gives_everyone_the_same_share() -> None:
-    policy = round_robin.RoundRobin()
+    policy = RoundRobin()
     counts = Counter(policy.select(fleet(3), request()).engine_id for _ in range(30))
     assert set(counts.values()) == {10}
 
 
 def test_requests_with_a_key_take_no_turn() -> None:
-    policy = round_robin.RoundRobin()
+    policy = RoundRobin()
     turns: list[str] = []
     for _ in range(3):
         policy.select(fleet(3), request("key"))
@@ -63,7 +65,7 @@ def test_requests_with_a_key_take_no_turn() -> None:
 @given(st.lists(st.sets(st.integers(0, 5), min_size=1), min_size=1, max_size=30))
 def test_no_one_is_served_twice_while_another_that_stayed_waits(history: list[set[int]]) -> None:
     """Between two turns of one replica, every replica that was there throughout has had one."""
-    policy = round_robin.RoundRobin()
+    policy = RoundRobin()
     whole = fleet(6)
     served: list[str] = []
     for present in history:

@@ -138,7 +138,11 @@ class RewardAdapterContract(PluginContract):
         alone = await self._rewards(adapter)
         client = self.client()
         if isinstance(client, ScriptedClient):
-            client.turns = lambda number: 3 * max(1, len(samples) - number)
+
+            def last_comes_first(number: int) -> int:
+                return 3 * max(1, len(samples) - number)
+
+            client.turns = last_comes_first
         together = await asyncio.gather(*(adapter.score(sample, client) for sample in samples))
         assert list(together) == alone
 
@@ -235,7 +239,7 @@ class RewardAdapterContract(PluginContract):
         ]
         reward = self._reward("fail_batch")
         stage = reward_stage(name="rewards", role=self.plugin.role, rewards=[reward])
-        context = StageContext(client=self.client(), max_concurrency=3, progress=lambda *_: None)
+        context = StageContext(client=self.client(), max_concurrency=3, progress=_unseen)
         scores = await stage.run(later, context)
         check_scores(stage, later, scores)
         found = [_fields(scores[sample.sample_id])[reward_field(reward.name)] for sample in later]
@@ -261,7 +265,11 @@ class RewardAdapterContract(PluginContract):
         return asking
 
     def _failing(self, error: Exception) -> ScriptedClient:
-        return ScriptedClient(verdicts=self.verdicts, fails=lambda _: error)
+        def fails(number: int) -> Exception:
+            del number
+            return error
+
+        return ScriptedClient(verdicts=self.verdicts, fails=fails)
 
     async def _must_raise(
         self, adapter: RewardAdapter, sample: Sample, client: Callable[[], ScriptedClient], because: str
@@ -274,6 +282,10 @@ class RewardAdapterContract(PluginContract):
 
     def _reward(self, on_error: str) -> NamedReward:
         return NamedReward(name="it", adapter=self.fresh(), on_error=on_error, retries=1, timeout_s=30.0)
+
+
+def _unseen(samples: int, tokens: int) -> None:
+    del samples, tokens
 
 
 def _fields(fields: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -14,7 +14,8 @@ import asyncio
 import json
 import pickle
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any, ClassVar
 
@@ -32,6 +33,7 @@ from rolecall.interfaces.reward_adapter import ScoringClient
 from rolecall.interfaces.role import (
     GenerationContext,
     NamedReward,
+    Progress,
     Role,
     Stage,
     StageContext,
@@ -51,6 +53,10 @@ from rolecall.testing.watched_sample import undeclared, watched
 _PATHS = ("/generate", "/v1/chat/completions")
 _UNKNOWN = "never_heard_of"
 _REWARDS = ("first", "second")
+
+
+def _unseen(samples: int, tokens: int) -> None:
+    del samples, tokens
 
 
 class RoleContract(PluginContract):
@@ -131,34 +137,28 @@ class RoleContract(PluginContract):
         role = self.fresh()
         for payload in [*self.payloads(), *(bad for _, bad in self.bad_payloads())]:
             given = deepcopy(payload)
-            try:
+            with suppress(PayloadError):
                 role.adapt_generate(given)
-            except PayloadError:
-                pass
             assert given == payload, f"adapt_generate changed {payload} to {given}"
 
     def test_a_wrong_payload_is_refused_by_its_field(self) -> None:
         """With a ``PayloadError`` (400) that names the field; no other error, and nothing is sent."""
         role = self.fresh()
         for name, payload in self.bad_payloads():
-            try:
-                call = role.adapt_generate(deepcopy(payload))
-            except PayloadError as error:
-                assert error.field == name, f"{payload} was refused for {error.field}, not for {name}"
-                assert _root(name) in str(error), f"the message does not name {name}: {error}"
-                continue
-            pytest.fail(f"{payload} was sent to {call.path}; its {name} is wrong")
+            refusal = _refusal(role, payload)
+            assert refusal is not None, f"{payload} was not refused; its {name} is wrong"
+            assert refusal.field == name, f"{payload} was refused for {refusal.field}, not for {name}"
+            assert _root(name) in str(refusal), f"the message does not name {name}: {refusal}"
 
     def test_a_field_it_does_not_know_is_passed_on_or_refused(self) -> None:
         """Engines learn new fields; one that vanishes on the way would be a silent change."""
         for payload in self.payloads():
-            given = {**deepcopy(payload), _UNKNOWN: {"deep": [1, None]}}
-            try:
-                call = self.fresh().adapt_generate(given)
-            except PayloadError as error:
-                assert error.field == _UNKNOWN, f"{_UNKNOWN} was refused as {error.field}: {error}"
+            given = {**payload, _UNKNOWN: {"deep": [1, None]}}
+            if (refusal := _refusal(self.fresh(), given)) is not None:
+                assert refusal.field == _UNKNOWN, f"{_UNKNOWN} was refused as {refusal.field}: {refusal}"
                 continue
-            assert call.payload.get(_UNKNOWN) == {"deep": [1, None]}, f"{_UNKNOWN} was dropped of {given}"
+            sent = self.fresh().adapt_generate(deepcopy(given)).payload
+            assert sent.get(_UNKNOWN) == given[_UNKNOWN], f"{_UNKNOWN} was dropped of {given}"
 
     def test_a_payload_is_adapted_alike_every_time(self) -> None:
         """By the same instance, by another, and when a gateway adapts what another has adapted already."""
@@ -180,7 +180,7 @@ class RoleContract(PluginContract):
         """The gateway starts with them: none takes the place of a standard one. None has a bug that an
         empty request finds, and its payloads are served."""
         async with (
-            plane(_ServedRole(plugin=self.fresh())) as running,
+            plane(_ServedRole(name=RoleName(self.plugin.name), plugin=self.fresh())) as running,
             httpx.AsyncClient(base_url=running.url, timeout=30) as http,
         ):
             for endpoint in self.fresh().endpoints():
@@ -301,7 +301,7 @@ class RoleContract(PluginContract):
         as often as it says."""
         samples = self.samples()
         failing = samples[2].sample_id
-        adapters = [_Asking(role=self.plugin.name, fails_on=failing), _Asking(role=self.plugin.name)]
+        adapters = [self._adapter(fails_on=failing), self._adapter()]
         rewards = tuple(
             NamedReward(name=name, adapter=adapter, on_error=on_error, retries=2, timeout_s=30.0)
             for name, adapter in zip(_REWARDS, adapters, strict=True)
@@ -395,13 +395,18 @@ class RoleContract(PluginContract):
         return tuple(
             NamedReward(
                 name=name,
-                adapter=_Asking(role=self.plugin.name, worth=1.0 + number),
+                adapter=self._adapter(worth=1.0 + number),
                 on_error="fail_batch",
                 retries=0,
                 timeout_s=30.0,
             )
             for number, name in enumerate(_REWARDS)
         )
+
+    def _adapter(self, *, worth: float = 1.0, fails_on: str = "") -> _Asking:
+        """Return an adapter that names this role."""
+        naming = type("Asking", (_Asking,), {"role": self.plugin.name})
+        return naming(_How(worth=worth, fails_on=fails_on))
 
     def _stages(self) -> Sequence[Stage]:
         request = StageRequest(rewards=self._rewards(), route_keys=frozenset({"sums"}))
@@ -438,7 +443,7 @@ class RoleContract(PluginContract):
         client: ScoringClient,
         *,
         max_concurrency: int = 4,
-        progress: Callable[[int, int], None] = lambda *_: None,
+        progress: Progress = _unseen,
     ) -> Scores:
         context = StageContext(
             client=None if stage.role is None else client, max_concurrency=max_concurrency, progress=progress
@@ -451,7 +456,7 @@ class RoleContract(PluginContract):
         client: ScoringClient,
         *,
         max_concurrency: int = 4,
-        progress: Callable[[int, int], None] = lambda *_: None,
+        progress: Progress = _unseen,
         sampling: Mapping[str, Any] | None = None,
     ) -> Sequence[Sample]:
         generate = self.fresh().generation()
@@ -484,6 +489,14 @@ def _sampling() -> dict[str, Any]:
     return {"max_new_tokens": 3, "temperature": 0.7, "sampling_seed": 7, "stop": ["x"]}
 
 
+def _refusal(role: Role, payload: Mapping[str, Any]) -> PayloadError | None:
+    try:
+        role.adapt_generate(deepcopy(dict(payload)))
+    except PayloadError as error:
+        return error
+    return None
+
+
 def _root(name: str) -> str:
     return re.split(r"[.\[]", name)[0]
 
@@ -496,6 +509,7 @@ def _writers_of(stages: Sequence[Stage]) -> list[Stage]:
     """Stages of other roles, which write what these read and do not write themselves."""
 
     async def never(samples: Sequence[Sample], context: StageContext) -> Scores:
+        del samples, context
         raise AssertionError("it is only there to be ordered")
 
     written = {name for stage in stages for name in stage.writes}
@@ -513,27 +527,34 @@ def _writers_of(stages: Sequence[Stage]) -> list[Stage]:
 
 
 @define(kw_only=True)
+class _How:
+    """What an :class:`_Asking` is worth, and the sample that it fails on."""
+
+    worth: float = 1.0
+    fails_on: str = ""
+
+
 class _Asking:
     """A reward adapter that asks the role, and fails on one sample if it is told to."""
 
     name: ClassVar[str] = "asking"
     api_version: ClassVar[int] = ROLECALL_API
-    options: ClassVar[type[Any]] = dict
+    options: ClassVar[type[Any]] = _How
     supports_deferred: ClassVar[bool] = True
+    role: ClassVar[str | None] = None
     reads: ClassVar[frozenset[str]] = frozenset({"response", "prompt.answer"})
 
-    role: str
-    worth: float = 1.0
-    fails_on: str = ""
-    failures: int = 0
+    def __init__(self, options: _How) -> None:
+        self._how = options
+        self.failures = 0
 
     async def score(self, sample: Sample, client: ScoringClient | None) -> float:
         assert client is not None, "a stage that computes rewards of adapters with a role has a client"
-        if sample.sample_id == self.fails_on:
+        if sample.sample_id == self._how.fails_on:
             self.failures += 1
             raise ValueError("it fails on this sample")
         verdict = await client.chat([{"role": "user", "content": sample.response + sample.sample_id}])
-        return self.worth * (1 + len(verdict)) + len(sample.response)
+        return self._how.worth * (1 + len(verdict)) + len(sample.response)
 
 
 class _Mute(ScriptedClient):
@@ -574,10 +595,6 @@ class _First:
 class _ServedRole:
     """What a gateway has to know of the role."""
 
+    name: RoleName
     plugin: Any
-    name: RoleName = field(init=False)
     policy: Any = _First
-
-    @name.default
-    def _of_the_plugin(self) -> RoleName:
-        return RoleName(self.plugin.name)

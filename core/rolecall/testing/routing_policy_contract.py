@@ -245,7 +245,8 @@ class RoutingPolicyContract(PluginContract):
         assert len(counts) == size, f"{size - len(counts)} of {size} replicas got nothing"
         most, least = max(counts.values()), min(counts.values())
         assert most <= self.fairness * least, (
-            f"of {len(served)}, one replica got {most} and another {least}; allowed is {self.fairness:g} times"
+            f"of {len(served)}, one replica got {most} and another {least};"
+            f" allowed is {self.fairness:g} times as many"
         )
 
     def _check_moved(self, moved: Sequence[str], of: Sequence[str]) -> None:

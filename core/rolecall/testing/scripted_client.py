@@ -14,11 +14,20 @@ from contextlib import asynccontextmanager
 from hashlib import blake2b
 from typing import Any
 
-from rolecall.testing.scripted_engine import tokens_of
+from rolecall.testing.scripted_answers import tokens_of
 
 _RESPONSE_TOKENS = 3
 _PIECE = 4
 """Characters of one token of a scripted engine."""
+
+
+def _never(number: int) -> None:
+    del number
+
+
+def _one(number: int) -> int:
+    del number
+    return 1
 
 
 class ScriptedClient:
@@ -33,8 +42,8 @@ class ScriptedClient:
         self,
         *,
         verdicts: Sequence[str] = ("1", "0"),
-        fails: Callable[[int], Exception | None] = lambda number: None,
-        turns: Callable[[int], int] = lambda number: 1,
+        fails: Callable[[int], Exception | None] = _never,
+        turns: Callable[[int], int] = _one,
         stuck: bool = False,
     ) -> None:
         """``fails`` and ``turns`` are given the number of a call, from 0.
