@@ -1,26 +1,18 @@
-"""The rule itself."""
+"""``format_reward``: pays when the response matches a regular expression.
+
+A rule: it asks no model, so it can score while every role sleeps.
+"""
 
 from __future__ import annotations
 
-import math
 import re
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from attrs import Attribute, field, frozen
+from attrs import field, frozen
 
-from rolecall.api import Sample, ScoringClient
+from rolecall.api import RewardAdapter, Sample, ScoringClient, hookimpl
 
-
-def _is_regular_expression(_: Any, attribute: Attribute[str], value: str) -> None:
-    try:
-        re.compile(value)
-    except re.error as error:
-        raise ValueError(f"{attribute.name} is no regular expression: {error} in {value!r}") from error
-
-
-def _is_finite(_: Any, attribute: Attribute[float], value: float) -> None:
-    if not math.isfinite(value):
-        raise ValueError(f"{attribute.name} is {value}, but a reward must be a finite number")
+from .checks import is_finite, is_regular_expression
 
 
 @frozen(kw_only=True)
@@ -33,9 +25,9 @@ class FormatRewardOptions:
     penalty: what any other response gets.
     """
 
-    pattern: str = field(validator=_is_regular_expression)
-    reward: float = field(default=1.0, validator=_is_finite)
-    penalty: float = field(default=0.0, validator=_is_finite)
+    pattern: str = field(validator=is_regular_expression)
+    reward: float = field(default=1.0, validator=is_finite)
+    penalty: float = field(default=0.0, validator=is_finite)
 
 
 class FormatReward:
@@ -57,3 +49,9 @@ class FormatReward:
         del client  # a rule asks nobody
         found = self._pattern.search(sample.response) is not None
         return self._options.reward if found else self._options.penalty
+
+
+@hookimpl
+def rolecall_reward_adapter() -> type[RewardAdapter]:
+    """Return the adapter's class."""
+    return FormatReward

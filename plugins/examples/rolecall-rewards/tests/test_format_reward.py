@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-from importlib.metadata import entry_points
-
 import pytest
-from rolecall_format_reward import FormatReward, FormatRewardOptions
+from rolecall_rewards.format_reward import FormatReward, FormatRewardOptions
 
-from rolecall.api import ROLECALL_API, Prompt, Sample
+from rolecall.api import Prompt, Sample
 
 
 def sample(response: str) -> Sample:
@@ -51,10 +49,3 @@ def test_a_broken_pattern_is_refused_with_its_place() -> None:
 def test_a_reward_that_is_not_finite_is_refused() -> None:
     with pytest.raises(ValueError, match="penalty is nan"):
         FormatRewardOptions(pattern="x", penalty=float("nan"))
-
-
-def test_the_entry_point_leads_to_the_adapter() -> None:
-    (point,) = entry_points(group="rolecall.reward_adapters", name="format_reward")
-    adapter = point.load().rolecall_reward_adapter()
-    assert adapter is FormatReward
-    assert (adapter.name, adapter.api_version) == (point.name, ROLECALL_API)
