@@ -30,6 +30,7 @@ TABLES = (
     specs.RewardConfig,
     specs.BatchSection,
     specs.SinkSection,
+    specs.PluginsSection,
     specs.ClusterSection,
     specs.GatewaySection,
     specs.LifecycleSection,

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from rolecall.cli.plugins import plugins
+from rolecall.plugins.blocking import BLOCK_VARIABLE
 
 GOOD = """
     from rolecall.api import hookimpl
@@ -59,7 +60,20 @@ def test_list_as_json(fake_site):
         "target": "acme_pager",
         "state": "installed",
         "rivals": [],
+        "blocked_by": None,
     }
+
+
+def test_list_shows_what_is_blocked(fake_site, monkeypatch):
+    install(fake_site)
+    monkeypatch.setenv(BLOCK_VARIABLE, "acme")
+    rows = [line.split() for line in run("list").output.splitlines()]
+    assert ["observer", "pager", "acme", "1.2", "blocked"] in rows
+    assert "pager" not in run("check").output
+    monkeypatch.setenv(BLOCK_VARIABLE, "acme,acne")
+    said = run("list")
+    assert said.exit_code == 2
+    assert '"acne" blocks nothing that is installed; did you mean "acme"?' in said.output
 
 
 def test_list_shows_who_claims_a_name_twice(fake_site):

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from rolecall.plugins.installed import PluginState, installed_plugins
+from rolecall.plugins.installed import PluginState, installed_plugins, with_rivals
 from rolecall.plugins.kinds import PluginKind
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 def claims(name: str):
-    return [plugin for plugin in installed_plugins() if plugin.name == name]
+    return [plugin for plugin in with_rivals(installed_plugins()) if plugin.name == name]
 
 
 def test_a_plugin_is_listed_with_its_distribution_and_not_imported(fake_site):
@@ -47,7 +47,13 @@ def test_other_groups_are_none_of_our_business(fake_site):
 
 def test_every_first_party_plugin_of_this_project_is_found():
     project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
-    written = {(group, name) for group, points in project["entry-points"].items() for name in points}
+    groups = {kind.group for kind in PluginKind}
+    written = {
+        (group, name)
+        for group, points in project["entry-points"].items()
+        for name in points
+        if group in groups
+    }
     found = {
         (plugin.kind.group, plugin.name)
         for plugin in installed_plugins()

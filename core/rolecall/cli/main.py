@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 import click
@@ -40,8 +41,24 @@ class _LazyGroup(click.Group):
 
 @click.command(cls=_LazyGroup)
 @click.version_option(__version__, prog_name="rolecall")
-def cli() -> None:
+@click.option(
+    "--block",
+    multiple=True,
+    metavar="DISTRIBUTION|KIND/NAME",
+    help="Let a plugin count as not installed; may be repeated.",
+)
+@click.option("--trace-plugins", is_flag=True, help="Tell on standard error what is done with each plugin.")
+def cli(block: tuple[str, ...], trace_plugins: bool) -> None:
     """Every inference role of an RL post-training job on one plane."""
+    # By the environment, since `up` leaves the job to another process.
+    if block:
+        from rolecall.plugins.blocking import BLOCK_VARIABLE, blocked_by_environment
+
+        os.environ[BLOCK_VARIABLE] = ",".join((*blocked_by_environment(), *block))
+    if trace_plugins:
+        from rolecall.plugins.trace import TRACE_VARIABLE
+
+        os.environ[TRACE_VARIABLE] = "1"
 
 
 def main() -> None:

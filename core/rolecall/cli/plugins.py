@@ -13,8 +13,10 @@ from collections.abc import Sequence
 
 import click
 
+from rolecall.plugins.blocking import blocked_by_environment
 from rolecall.plugins.host import CheckResult, PluginHost
 from rolecall.plugins.installed import PluginInfo, PluginState
+from rolecall.plugins.trace import traced_by_environment
 
 _Rows = Sequence[Sequence[str]]
 _COLUMNS = ("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATE")
@@ -22,6 +24,7 @@ _OK, _BROKEN = "ok", "broken"
 _STYLES = {
     PluginState.INSTALLED.value: "green",
     PluginState.DUPLICATE.value: "bold red",
+    PluginState.BLOCKED.value: "dim",
     _OK: "green",
     _BROKEN: "bold red",
 }
@@ -36,7 +39,7 @@ def plugins() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array, one object a plugin.")
 def list_plugins(*, as_json: bool) -> None:
     """List the installed plugins; imports none of them."""
-    found = PluginHost.from_environment().list()
+    found = _host().list()
     if as_json:
         click.echo(json.dumps([_as_json(plugin) for plugin in found], indent=2))
         return
@@ -46,7 +49,9 @@ def list_plugins(*, as_json: bool) -> None:
     _print_table([(*_identity(plugin), plugin.state.value) for plugin in found])
     duplicates = [plugin for plugin in found if plugin.state is PluginState.DUPLICATE]
     if duplicates:
-        click.echo("\nA name that is claimed more than once can't be used; uninstall all but one of:")
+        click.echo(
+            "\nA name that is claimed more than once can't be used. Uninstall or block all but one of:"
+        )
         for plugin in duplicates:
             click.echo(f'  {plugin.kind.label} "{plugin.name}": {plugin.origin}')
 
@@ -55,12 +60,19 @@ def list_plugins(*, as_json: bool) -> None:
 @click.option("--traceback", "with_traceback", is_flag=True, help="Show where a broken plugin raised.")
 def check_plugins(*, with_traceback: bool) -> None:
     """Load every installed plugin; the exit code is 1 if one is broken."""
-    results = PluginHost.from_environment().check()
+    results = _host().check()
     _print_table([(*_identity(result.plugin), _BROKEN if result.error else _OK) for result in results])
     broken = [result for result in results if result.error is not None]
     for result in broken:
         click.echo(f"\n{_report(result, with_traceback=with_traceback)}")
     sys.exit(1 if broken else 0)
+
+
+def _host() -> PluginHost:
+    host = PluginHost.from_environment(block=blocked_by_environment(), trace=traced_by_environment())
+    for _, fault in host.block_faults():
+        raise click.UsageError(f"--block: {fault}")
+    return host
 
 
 def _as_json(plugin: PluginInfo) -> dict[str, object]:
@@ -73,6 +85,7 @@ def _as_json(plugin: PluginInfo) -> dict[str, object]:
         "target": plugin.target,
         "state": plugin.state.value,
         "rivals": list(plugin.rivals),
+        "blocked_by": plugin.blocked_by,
     }
 
 

@@ -38,7 +38,20 @@ from rolecall.plugins.kinds import PluginKind
 
 _Value = TypeVar("_Value")
 
-__all__ = ["ResolvedJob", "ResolvedModel", "ResolvedRole", "open_sink", "resolve_job", "resolve_role"]
+__all__ = [
+    "ResolvedJob",
+    "ResolvedModel",
+    "ResolvedRole",
+    "job_plugins",
+    "open_sink",
+    "resolve_job",
+    "resolve_role",
+]
+
+
+def job_plugins(config: JobConfig) -> PluginHost:
+    """Return the plugins as this process has them installed and the job wants them."""
+    return PluginHost.from_environment(block=config.plugins.block, trace=config.plugins.trace)
 
 
 def resolve_job(config: JobConfig, file: Path, host: PluginHost) -> ResolvedJob:
@@ -50,6 +63,9 @@ def resolve_job(config: JobConfig, file: Path, host: PluginHost) -> ResolvedJob:
     """
     resolution = _Resolution(config, file, host)
     resolution.add(job_faults(config, file))
+    resolution.add(
+        Fault(path=("plugins", "block", number), message=message) for number, message in host.block_faults()
+    )
     roles = {name: resolution.role(name, role) for name, role in config.roles.items()}
     mode = resolution.made(_Choice(PluginKind.PLACEMENT_MODE, config.placement.mode, ("placement", "mode")))
     rewards = [resolution.reward(name, reward) for name, reward in config.rewards.items()]

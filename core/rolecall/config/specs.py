@@ -40,6 +40,19 @@ class JobSection:
 
 
 @frozen(kw_only=True)
+class PluginsSection:
+    """``[plugins]``: which installed plugins count, in every process of the job.
+
+    block: plugins that count as not installed: a distribution (``acme-routing``), or ``kind/name``
+        (``routing_policy/sticky``). ``rolecall --block`` adds to it.
+    trace: tell on standard error what is done with each plugin; also ``rolecall --trace-plugins``.
+    """
+
+    block: tuple[str, ...] = ()
+    trace: bool = False
+
+
+@frozen(kw_only=True)
 class ClusterSection:
     """``[cluster]``: the Ray cluster that carries the job.
 
@@ -231,6 +244,7 @@ class JobConfig:
     placement: which devices the job has and how the roles share them.
     roles: one table a role, named after its plugin.
     sink: where scored batches go.
+    plugins: which installed plugins count.
     cluster: the Ray cluster that carries the job.
     gateway: the HTTP front of every role.
     lifecycle: deadlines of engine and lease operations.
@@ -242,6 +256,7 @@ class JobConfig:
     placement: PlacementSection
     roles: Mapping[str, RoleConfig] = field(validator=validators.min_len(1))
     sink: SinkSection
+    plugins: PluginsSection = field(factory=PluginsSection)
     cluster: ClusterSection = field(factory=ClusterSection)
     gateway: GatewaySection = field(factory=GatewaySection)
     lifecycle: LifecycleSection = field(factory=LifecycleSection)

@@ -21,7 +21,7 @@ from typing import Any
 import ray
 from attrs import frozen
 
-from rolecall.config.resolve import resolve_role
+from rolecall.config.resolve import job_plugins, resolve_role
 from rolecall.config.resolved import ResolvedModel, ResolvedRole
 from rolecall.config.specs import JobConfig
 from rolecall.discovery.registry_actor import RayRegistry
@@ -44,7 +44,6 @@ from rolecall.interfaces.engine_backend import WeightsGroup, WeightUpdate
 from rolecall.interfaces.role import WeightSource
 from rolecall.placement.binding import BoundPlan
 from rolecall.placement.demand import model_demand
-from rolecall.plugins.host import PluginHost
 from rolecall.routers.keeper import RouterKeeper, RouterPlace
 from rolecall.routers.pairs import halves
 
@@ -257,7 +256,7 @@ class RoleService:
 
     def _resolve(self) -> ResolvedRole:
         order = self._order
-        return resolve_role(order.config, order.file, order.role, PluginHost.from_environment())
+        return resolve_role(order.config, order.file, order.role, job_plugins(order.config))
 
     def _make_managers(self, role: ResolvedRole) -> None:
         order = self._order

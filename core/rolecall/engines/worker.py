@@ -23,7 +23,7 @@ from attrs import frozen
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from rolecall.cluster.scheduling import in_bundle
-from rolecall.config.resolve import resolve_role
+from rolecall.config.resolve import job_plugins, resolve_role
 from rolecall.config.specs import JobConfig
 from rolecall.engines.deadline import Deadline, LoopClock
 from rolecall.engines.engine_host import EngineHost
@@ -43,7 +43,6 @@ from rolecall.errors import EngineError, RolecallError
 from rolecall.guard.door import Door
 from rolecall.interfaces.engine_backend import MemoryReport, WeightsGroup, WeightUpdate
 from rolecall.model_sources.fetch import fetch_model
-from rolecall.plugins.host import PluginHost
 
 T = TypeVar("T")
 
@@ -220,7 +219,7 @@ class RayWorkers:
 def _prepare(order: WorkerOrder) -> Prepared:
     """Load the model's backend and get its files. Blocks; runs in a thread."""
     setup = order.setup
-    role = resolve_role(order.config, order.file, setup.role, PluginHost.from_environment())
+    role = resolve_role(order.config, order.file, setup.role, job_plugins(order.config))
     model = role.models[setup.model]
     path = fetch_model(model.config.source, base_dir=order.file.parent)
     return Prepared(backend=model.backend, options=model.options, features=model.features, model_path=path)

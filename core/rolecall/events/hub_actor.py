@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import ray
 
+from rolecall.config.specs import PluginsSection
 from rolecall.errors import JobError
 from rolecall.events.event import Emit, Event
 from rolecall.events.hub import EventHub, SenderOrder
@@ -29,8 +30,8 @@ logger = logging.getLogger(__name__)
 class EventHubActor:
     """Ray actor around :class:`EventHub`; loads the observers by name in its own process."""
 
-    def __init__(self, observers: tuple[str, ...], log_path: str | None) -> None:
-        self._hub = EventHub(_load(observers), Path(log_path) if log_path else None)
+    def __init__(self, observers: tuple[str, ...], log_path: str | None, plugins: PluginsSection) -> None:
+        self._hub = EventHub(_load(observers, plugins), Path(log_path) if log_path else None)
         self._order = SenderOrder(self._hub.publish)
 
     async def emit(self, sender: str, number: int, event: Event) -> None:
@@ -44,12 +45,18 @@ class EventHubActor:
         self._hub.close()
 
 
-def start_hub(namespace: str, *, observers: tuple[str, ...], log_path: Path | None) -> Any:
+def start_hub(
+    namespace: str,
+    *,
+    observers: tuple[str, ...],
+    log_path: Path | None,
+    plugins: PluginsSection | None = None,
+) -> Any:
     """Start the job's event hub and return its handle; the caller's process owns it."""
     actor: Any = ray.remote(EventHubActor)
     return actor.options(
         name=ACTOR_NAME, namespace=namespace, num_cpus=0, max_concurrency=MAX_CONCURRENT_READERS
-    ).remote(observers, None if log_path is None else str(log_path))
+    ).remote(observers, None if log_path is None else str(log_path), plugins or PluginsSection())
 
 
 def find_hub(namespace: str) -> Any:
@@ -64,12 +71,12 @@ def find_hub(namespace: str) -> Any:
         raise JobError(f"no event hub runs in Ray namespace {namespace!r}; is the job up?") from error
 
 
-def _load(names: tuple[str, ...]) -> dict[str, Observer]:
-    host = PluginHost.from_environment()
+def _load(names: tuple[str, ...], plugins: PluginsSection) -> dict[str, Observer]:
+    host = PluginHost.from_environment(block=plugins.block, trace=plugins.trace)
     origin = {
         info.name: f"{info.name} ({info.distribution} {info.version})"
         for info in host.list()
-        if info.kind is PluginKind.OBSERVER
+        if info.kind is PluginKind.OBSERVER and info.blocked_by is None
     }
     return {origin[name]: host.load(PluginKind.OBSERVER, name)() for name in names}
 

@@ -25,7 +25,7 @@ from ray.serve.exceptions import RayServeException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rolecall.config.checks import job_faults
-from rolecall.config.resolve import resolve_role
+from rolecall.config.resolve import job_plugins, resolve_role
 from rolecall.config.specs import GatewaySection, JobConfig
 from rolecall.discovery.registry_actor import find_registry
 from rolecall.discovery.source import SnapshotSource
@@ -33,7 +33,6 @@ from rolecall.errors import JobError
 from rolecall.gateway.app import build_gateway
 from rolecall.gateway.forward import REQUEST_ID_HEADER
 from rolecall.gateway.settings import GatewaySettings, settings_from
-from rolecall.plugins.host import PluginHost
 
 _log = logging.getLogger(__name__)
 
@@ -235,7 +234,7 @@ def _gateway_of(
     config: JobConfig, file: Path, namespace: str, role: str, settings: GatewaySettings
 ) -> ASGIApp:
     """Build the gateway inside a Serve replica."""
-    resolved = resolve_role(config, file, role, PluginHost.from_environment())
+    resolved = resolve_role(config, file, role, job_plugins(config))
     source = SnapshotSource(find_registry(namespace).reader(role), role=role)
     return _BehindServe(build_gateway(resolved, source, settings))
 

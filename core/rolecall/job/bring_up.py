@@ -74,6 +74,7 @@ async def bring_up(
         namespace,
         observers=config.job.observers,
         log_path=None if config.job.event_log is None else resolved.file.parent / config.job.event_log,
+        plugins=config.plugins,
     )
     undo.push_async_callback(_close_hub, hub)
     registry = create_registry(namespace)

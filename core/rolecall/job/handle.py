@@ -17,7 +17,7 @@ from rolecall.batches.plan import plan_stages
 from rolecall.batches.runner import BatchRunner, Finalise
 from rolecall.client.inference_client import InferenceClient
 from rolecall.client.shared import shared_client
-from rolecall.config.resolve import ResolvedJob, open_sink
+from rolecall.config.resolve import ResolvedJob, job_plugins, open_sink
 from rolecall.engines.results import LifecycleResult
 from rolecall.errors import EngineError, JobError
 from rolecall.events.event import Emit, Event
@@ -27,7 +27,6 @@ from rolecall.interfaces.batch_sink import BatchSink
 from rolecall.interfaces.engine_backend import WeightsGroup, WeightUpdate
 from rolecall.leases.coordinator_actor import answer_of
 from rolecall.leases.port import CoordinatorPort
-from rolecall.plugins.host import PluginHost
 
 TAIL_WAIT_S = 10.0
 UPDATE_TIMEOUT_S = 600.0
@@ -70,7 +69,7 @@ class JobHandle:
         """Open a batch sink of the caller's own, which the caller closes."""
         resolved = self.resolved
         return await asyncio.to_thread(
-            open_sink, resolved.config, resolved.file, PluginHost.from_environment()
+            open_sink, resolved.config, resolved.file, job_plugins(resolved.config)
         )
 
     async def batch_runner(self, sink: BatchSink, finalise: Finalise | None = None) -> BatchRunner:

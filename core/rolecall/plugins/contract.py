@@ -23,6 +23,7 @@ from rolecall.nearest import did_you_mean
 from rolecall.plugins import hookspecs
 from rolecall.plugins.installed import PluginInfo
 from rolecall.plugins.kinds import PluginKind
+from rolecall.plugins.trace import Trace
 
 PROTOCOLS: dict[PluginKind, type[Any]] = {
     PluginKind.ROLE: hookspecs.Role,
@@ -39,14 +40,22 @@ PARTS: dict[str, type[Any]] = {"router": RouterBackend}
 """Class attributes that are classes with a contract of their own, and that contract."""
 
 
-def load_class(info: PluginInfo) -> type[Any]:
-    """Import the plugin's module and return its class, checked.
+def load_class(info: PluginInfo, trace: Trace) -> type[Any]:
+    """Import the plugin's module and return its class, checked; each step is told to ``trace``.
 
     Raises:
         PluginLoadError: its code raised; that exception is the cause.
         PluginContractError: hook or class break the contract; the message has every rule broken.
     """
-    plugin_class = _call_hook(info, _import_module(info))
+    with trace.step(f"{info}: import of {info.target}"):
+        module = _import_module(info)
+    with trace.step(f"{info}: {info.kind.hook}"):
+        plugin_class = _call_hook(info, module)
+    with trace.step(f"{info}: check of {getattr(plugin_class, '__qualname__', plugin_class)!s}"):
+        return _checked(info, plugin_class)
+
+
+def _checked(info: PluginInfo, plugin_class: object) -> type[Any]:
     if not isinstance(plugin_class, type):
         raise PluginContractError(
             f"{info}: {info.kind.hook} must return a class, it returned {plugin_class!r}"

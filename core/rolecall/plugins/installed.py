@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Iterable
 from enum import Enum
 from typing import Any, Protocol
 
@@ -29,6 +30,7 @@ class PluginState(Enum):
 
     INSTALLED = "installed"
     DUPLICATE = "duplicate"
+    BLOCKED = "blocked"
 
 
 @frozen(kw_only=True)
@@ -37,7 +39,9 @@ class PluginInfo:
 
     Attributes:
         target: the entry point's value, the module that implements the hook.
-        rivals: the other claims to the same name of the same kind, as ``origin`` texts.
+        rivals: the other claims to the same name of the same kind, as ``origin`` texts; a claim that
+            is blocked has none and is none.
+        blocked_by: entry of a block list by which it counts as not installed.
     """
 
     kind: PluginKind
@@ -46,10 +50,18 @@ class PluginInfo:
     version: str
     target: str
     rivals: tuple[str, ...] = ()
+    blocked_by: str | None = None
 
     @property
     def state(self) -> PluginState:
+        if self.blocked_by is not None:
+            return PluginState.BLOCKED
         return PluginState.DUPLICATE if self.rivals else PluginState.INSTALLED
+
+    @property
+    def path(self) -> str:
+        """Kind and name: ``routing_policy/sticky``."""
+        return f"{self.kind.key}/{self.name}"
 
     @property
     def origin(self) -> str:
@@ -74,20 +86,32 @@ class _Distribution(Protocol):
 
 
 def installed_plugins() -> tuple[PluginInfo, ...]:
-    """Return every claim, sorted by kind, name and origin."""
-    claims: defaultdict[tuple[PluginKind, str], list[PluginInfo]] = defaultdict(list)
-    for distribution in importlib_metadata.distributions():
-        for claim in _claims(distribution):
-            rivals = claims[claim.kind, claim.name]
-            if claim not in rivals:  # a folder that is on sys.path twice
-                rivals.append(claim)
-    marked = [
-        evolve(claim, rivals=tuple(other.origin for other in group if other is not claim))
-        for group in claims.values()
-        for claim in group
-    ]
+    """Return every claim, sorted by kind, name and origin; none is marked as rival or blocked yet."""
+    claims = {
+        claim: None  # each once, also of a folder that is on sys.path twice
+        for distribution in importlib_metadata.distributions()
+        for claim in _claims(distribution)
+    }
     order = {kind: position for position, kind in enumerate(PluginKind)}
-    return tuple(sorted(marked, key=lambda info: (order[info.kind], info.name, info.origin)))
+    return tuple(sorted(claims, key=lambda info: (order[info.kind], info.name, info.origin)))
+
+
+def with_rivals(plugins: Iterable[PluginInfo]) -> tuple[PluginInfo, ...]:
+    """Return the claims, each with the others to its name; those that are blocked are left out of it."""
+    found = tuple(plugins)
+    claims: defaultdict[tuple[PluginKind, str], list[PluginInfo]] = defaultdict(list)
+    for claim in found:
+        if claim.blocked_by is None:
+            claims[claim.kind, claim.name].append(claim)
+    return tuple(
+        claim
+        if claim.blocked_by is not None
+        else evolve(
+            claim,
+            rivals=tuple(other.origin for other in claims[claim.kind, claim.name] if other is not claim),
+        )
+        for claim in found
+    )
 
 
 def _claims(distribution: _Distribution) -> tuple[PluginInfo, ...]:

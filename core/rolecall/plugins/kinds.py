@@ -14,6 +14,7 @@ class PluginKind(Enum):
 
     Attributes:
         label: the kind in words, for people.
+        key: the kind as one word, for command lines and block lists.
         group: entry-point group in which plugins of the kind are registered.
         hook: name of the function that a plugin's module implements.
     """
@@ -28,5 +29,6 @@ class PluginKind(Enum):
 
     def __init__(self, label: str, group: str, hook: str) -> None:
         self.label = label
+        self.key = label.replace(" ", "_")
         self.group = group
         self.hook = hook
