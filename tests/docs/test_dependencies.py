@@ -26,8 +26,9 @@ OF_AN_EXTRA = {
 """Import name → the extra's requirement that brings it."""
 
 OF_TESTS = "core/rolecall/testing/"
-"""The kit for plugin authors' tests may import the test runner: whoever uses it has it."""
-RUNNER = ("pytest", "pytest_asyncio")
+"""The kit for plugin authors' tests may import the test runner, which its extra brings."""
+RUNNER = {"pytest": "pytest", "pytest_asyncio": "pytest-asyncio"}
+"""Import name → requirement of the extra ``testing``."""
 
 
 def configuration() -> dict[str, Any]:
@@ -105,6 +106,12 @@ def test_an_extra_is_imported_by_plugins_only() -> None:
     core = [place for module, place in imported() if module in OF_AN_EXTRA]
     assert [place for place in core if place.startswith("core/")] == []
     assert {bare(name) for name in OF_AN_EXTRA.values()} <= optional()
+
+
+def test_the_kits_extra_is_the_test_runner_and_nothing_else() -> None:
+    extra = configuration()["project"]["optional-dependencies"]["testing"]
+    assert {bare(requirement) for requirement in extra} == set(RUNNER.values())
+    assert {module for module, place in imported() if place.startswith(OF_TESTS)} >= set(RUNNER)
 
 
 @pytest.mark.parametrize("name", sorted(declared() | optional()))

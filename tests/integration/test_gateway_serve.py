@@ -31,7 +31,8 @@ from rolecall.gateway.serve import (
     remove_gateways,
 )
 from rolecall.testing.asgi_server import serving
-from rolecall.testing.scripted_engine import ScriptedEngine, tokens_of
+from rolecall.testing.scripted_answers import tokens_of
+from rolecall.testing.scripted_engine import ScriptedEngine
 from rolecall.testing.snapshots import model_entry, snapshot_of
 
 pytestmark = pytest.mark.ray

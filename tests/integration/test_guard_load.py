@@ -14,7 +14,8 @@ from rolecall.client.aiohttp_transport import AiohttpTransport
 from rolecall.client.transport import Outgoing
 from rolecall.guard.door import Door
 from rolecall.testing.asgi_server import serving
-from rolecall.testing.scripted_engine import ScriptedEngine, tokens_of
+from rolecall.testing.scripted_answers import tokens_of
+from rolecall.testing.scripted_engine import ScriptedEngine
 
 STREAMS = 1200
 

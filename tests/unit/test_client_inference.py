@@ -36,7 +36,7 @@ from rolecall.gateway.settings import GatewaySettings
 from rolecall.plugins.host import PluginHost
 from rolecall.plugins.kinds import PluginKind
 from rolecall.testing.plane import Plane, plane
-from rolecall.testing.scripted_engine import tokens_of
+from rolecall.testing.scripted_answers import tokens_of
 from rolecall.testing.snapshots import model_entry
 
 

@@ -31,7 +31,7 @@ from rolecall.errors import PluginContractError
 from rolecall.gateway.app import build_gateway
 from rolecall.gateway.settings import GatewaySettings
 from rolecall.testing.plane import Plane, plane
-from rolecall.testing.scripted_engine import tokens_of
+from rolecall.testing.scripted_answers import tokens_of
 from rolecall.testing.snapshots import model_entry
 
 CHATS = ["/v1/chat/completions", "/chat/completions"]

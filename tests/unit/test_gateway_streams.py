@@ -24,7 +24,7 @@ from rolecall.api import (
 from rolecall.engines.replica_state import ReplicaState
 from rolecall.gateway.settings import GatewaySettings
 from rolecall.testing.plane import Plane, plane
-from rolecall.testing.scripted_engine import tokens_of
+from rolecall.testing.scripted_answers import tokens_of
 
 MESSAGES = [{"role": "user", "content": "2 + 2?"}]
 

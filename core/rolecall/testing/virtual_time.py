@@ -2,6 +2,10 @@
 
     run_virtual(scenario())         # like asyncio.run, but no real time passes
 
+    with VirtualClock() as clock:
+        clock.run(scenario())
+        assert clock.now_s() == 3600
+
 When nothing can run, the loop's clock jumps to the next timer instead of sleeping. When nothing
 is scheduled either, the program waits for something that will never come, and the loop raises:
 a hanging waiter is an error, not a slow test.
@@ -53,7 +57,34 @@ class _JumpingSelector(selectors.SelectSelector):
         return []
 
 
+class VirtualClock:
+    """Runs coroutines one after the other, on one loop in virtual time.
+
+    Also a :class:`~rolecall.engines.deadline.Clock` for what has one injected.
+    """
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner(loop_factory=VirtualTimeLoop)
+
+    def __enter__(self) -> VirtualClock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._runner.close()
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end and return its result; not from inside a running loop."""
+        return self._runner.run(main)
+
+    def now_s(self) -> float:
+        """Seconds since the clock was made, as timers have counted them."""
+        return self._runner.get_loop().time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end in virtual time and return its result."""
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        return runner.run(main)
+    with VirtualClock() as clock:
+        return clock.run(main)
