@@ -119,14 +119,17 @@ def _claims(distribution: _Distribution) -> tuple[PluginInfo, ...]:
         # Reading one file is far cheaper than parsing the metadata of hundreds of distributions.
         if _GROUP_PREFIX not in (distribution.read_text("entry_points.txt") or ""):
             return ()
-        if _identity(importlib_metadata.distribution(distribution.name)) != _identity(distribution):
+        # Both parse all of the metadata each time.
+        name, version = distribution.name, distribution.version
+        importable = importlib_metadata.distribution(name)
+        if importable.locate_file("") != distribution.locate_file("") or importable.version != version:
             return ()  # hidden by one of the same name that comes earlier on sys.path
         return tuple(
             PluginInfo(
                 kind=_KINDS[entry_point.group],
                 name=entry_point.name,
-                distribution=distribution.name,
-                version=distribution.version,
+                distribution=name,
+                version=version,
                 target=entry_point.value,
             )
             for entry_point in distribution.entry_points
@@ -135,7 +138,3 @@ def _claims(distribution: _Distribution) -> tuple[PluginInfo, ...]:
     except Exception as error:  # noqa: BLE001 - a half-removed distribution must not stop a job
         _log.warning("plugins of %s are left out: its metadata can't be read: %s", distribution, error)
         return ()
-
-
-def _identity(distribution: _Distribution) -> tuple[str, str]:
-    return distribution.version, str(distribution.locate_file(""))
