@@ -44,7 +44,10 @@ class Weights:
 
 @frozen(kw_only=True)
 class Work:
-    """One request to be answered; ``count`` tokens at most, ``counted_wrong`` is added to their number."""
+    """One request to be answered; ``count`` tokens at most, ``counted_wrong`` is added to their number.
+
+    payload: the request's, always with its ``rid``.
+    """
 
     payload: Mapping[str, Any]
     count: int
@@ -91,14 +94,15 @@ def native(work: Work, ids: Sequence[int], *, ended: bool = True, aborted: bool 
     payload = work.payload
     completion = len(ids) + work.counted_wrong
     meta: dict[str, Any] = {
-        "id": payload.get("rid"),
+        "id": payload["rid"],
         "finish_reason": work.ending(ids, aborted=aborted) if ended else None,
         "prompt_tokens": len(work.prompt_ids),
         "completion_tokens": completion,
         "cached_tokens": 0,
         "weight_version": work.weights.version,
-        "e2e_latency": 0.001,
     }
+    if ended:
+        meta["e2e_latency"] = 0.001
     if payload.get("return_logprob"):
         meta |= _log_probs(work, ids)
     answer = {"text": "".join(f" {token}" for token in ids), "output_ids": list(ids), "meta_info": meta}
@@ -129,7 +133,7 @@ def chat_event(work: Work, ids: Sequence[int], *, ended: bool, aborted: bool = F
 
 
 def _chat_head(work: Work, kind: str) -> dict[str, Any]:
-    head = {"id": work.payload.get("rid"), "object": kind, "created": int(time.time())}
+    head = {"id": work.payload["rid"], "object": kind, "created": int(time.time())}
     return {**head, "model": work.payload.get("model")}
 
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import uuid4
 
 from attrs import define, evolve, field, frozen
 from starlette.applications import Starlette
@@ -211,7 +212,8 @@ class ScriptedEngine:
     async def _take(self, request: Request) -> dict[str, Any]:
         received = await _received(request)
         self.received.append(received)
-        return received.payload
+        payload = received.payload
+        return payload | {"rid": payload.get("rid") or uuid4().hex}
 
     def _work(self, payload: dict[str, Any]) -> Work:
         behaviour = self.behaviour
@@ -284,11 +286,11 @@ class ScriptedEngine:
             if watcher is not None:
                 watcher.cancel()
         if cut.is_set():
-            self.cuts.append(str(payload.get("rid")))
+            self.cuts.append(str(payload["rid"]))
 
     @asynccontextmanager
     async def _running(self, payload: Mapping[str, Any]) -> AsyncGenerator[asyncio.Event]:
-        rid = str(payload.get("rid"))
+        rid = str(payload["rid"])
         aborted = asyncio.Event()
         self.running[rid] = aborted
         self._tell()
