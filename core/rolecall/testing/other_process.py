@@ -6,6 +6,8 @@ lives, and another in the next: a gateway and a client then disagree, and only t
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import pickle
 import subprocess
@@ -14,27 +16,49 @@ from collections.abc import Callable
 from typing import Any
 
 _SCRIPT = """
-import pickle, sys
-sys.path[:] = pickle.load(sys.stdin.buffer)
-question, arguments = pickle.load(sys.stdin.buffer)
-pickle.dump(question(*arguments), sys.stdout.buffer)
+import os, pickle, sys, traceback
+answers = os.fdopen(os.dup(1), "wb")
+os.dup2(2, 1)  # what a plugin prints is no answer
+while True:
+    try:
+        sys.path[:] = pickle.load(sys.stdin.buffer)
+    except EOFError:
+        break
+    try:
+        question, arguments = pickle.load(sys.stdin.buffer)
+        answer = (question(*arguments), None)
+    except Exception:
+        answer = (None, traceback.format_exc())
+    pickle.dump(answer, answers)
+    answers.flush()
 """
 
 
 def answer_elsewhere(question: Callable[..., Any], *arguments: Any) -> Any:
-    """Return ``question(*arguments)`` from a new process; all of it has to be picklable.
+    """Return ``question(*arguments)`` from another process; all of it has to be picklable.
 
     Raises:
-        AssertionError: the process failed; the message is what it wrote.
+        AssertionError: it raised there; the message is its traceback.
     """
+    process = _other_process()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(pickle.dumps(sys.path) + pickle.dumps((question, arguments)))
+    process.stdin.flush()
+    answer, trace = pickle.load(process.stdout)
+    assert trace is None, f"another process can't use the plugin:\n{trace}"
+    return answer
+
+
+@functools.cache
+def _other_process() -> subprocess.Popen[bytes]:
+    """The process, started when it is first asked and kept: most of an answer's time is its start."""
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    done = subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, "-c", _SCRIPT],
-        input=pickle.dumps(sys.path) + pickle.dumps((question, arguments)),
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONHASHSEED": seed},
-        timeout=60,
-        check=False,
     )
-    assert done.returncode == 0, f"another process can't use the plugin:\n{done.stderr.decode()}"
-    return pickle.loads(done.stdout)
+    atexit.register(process.communicate)
+    return process

@@ -30,7 +30,7 @@ from rolecall.plugins.kinds import PluginKind
 from rolecall.testing.other_process import answer_elsewhere
 from rolecall.testing.plugin_contract import PluginContract
 
-_JOBS = 300
+_JOBS = 150
 _CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _ROLES = ("writer", "judge", "scorer", "critic")
 
@@ -198,5 +198,5 @@ def _role(name: str, engines: list[tuple[int, int]]) -> RoleDemand:
 
 def _answers(name: str, jobs: list[PlacementJob]) -> list[PlacementPlan | tuple[Refusal, ...]]:
     """What the installed mode of that name answers; runs in another process."""
-    mode = PluginHost.from_environment().load(PluginKind.PLACEMENT_MODE, name)()
-    return [mode.plan(job) for job in jobs]
+    mode = PluginHost.from_environment().load(PluginKind.PLACEMENT_MODE, name)
+    return [mode().plan(job) for job in jobs]

@@ -84,7 +84,7 @@ class RoutingPolicyContract(PluginContract):
     def test_the_choice_is_one_of_the_candidates(self, size: int) -> None:
         """With and without a key, in fleets from one replica to a thousand; and it is no awaitable."""
         policy, fleet = self.fresh(), self.fleet(size)
-        keys = [*_keys(20), *([None] * 20 if self.takes_any_request() else [])]
+        keys = [*_keys(10), *([None] * 10 if self.takes_any_request() else [])]
         for key in keys:
             self._check_choice(policy.select(fleet, self.make_request(key)), fleet)
 
@@ -149,12 +149,12 @@ class RoutingPolicyContract(PluginContract):
         """Of many requests without a key, no replica gets ``fairness`` times another's share."""
         if not self.takes_any_request():
             pytest.skip("every request has a key")
-        self._check_shares(self._turns(self.fresh(), self.fleet(size), 200 * size), size)
+        self._check_shares(self._turns(self.fresh(), self.fleet(size), 100 * size), size)
 
     @pytest.mark.parametrize("size", [2, 3, 8])
     def test_keys_are_spread_over_the_replicas(self, size: int) -> None:
         """Of many keys, no replica is home to ``fairness`` times as many as another."""
-        homes = self._homes(self.fresh(), self.fleet(size), _keys(200 * size))
+        homes = self._homes(self.fresh(), self.fleet(size), _keys(100 * size))
         self._check_shares(list(homes.values()), size)
 
     def test_who_stays_is_not_starved_by_who_comes_and_goes(self) -> None:
@@ -177,9 +177,9 @@ class RoutingPolicyContract(PluginContract):
 
     def test_who_leaves_takes_only_its_own_keys(self) -> None:
         """When a replica leaves, keys of the others stay, but for ``moved_share``."""
-        fleet, keys = self.fleet(8), _keys(800)
+        fleet, keys = self.fleet(8), _keys(400)
         homes = self._homes(self.fresh(), fleet, keys)
-        for gone in fleet:
+        for gone in fleet[::3]:
             left = tuple(one for one in fleet if one is not gone)
             after = self._homes(self.fresh(), left, keys)
             stayed = [key for key in keys if homes[key] != gone.engine_id]
@@ -188,9 +188,9 @@ class RoutingPolicyContract(PluginContract):
     def test_who_joins_takes_its_share_and_no_more(self) -> None:
         """A replica that joins n others takes about 1/(n+1) of the keys; the rest stay, but for
         ``moved_share``."""
-        keys = _keys(800)
+        keys = _keys(400)
         whole = self.fleet(8)
-        for joins in whole:
+        for joins in whole[::3]:
             before = self._homes(self.fresh(), tuple(one for one in whole if one is not joins), keys)
             after = self._homes(self.fresh(), whole, keys)
             taken = [key for key in keys if after[key] == joins.engine_id]
