@@ -60,6 +60,7 @@ Beyond single keys, these rules hold for the whole file:
 
 - `default_model`, `aliases` and `route_keys` lead to models of their role, and an alias has no
   model's name.
+- A role has at least one model; one without engines has none, and no `devices`.
 - A model's `weight_source` is one that its role allows.
 - The role that a reward's adapter asks is a role of the job.
 - With `[batch]`, exactly one role of the job makes samples, and the prompts file exists.

@@ -113,10 +113,9 @@ def test_every_problem_at_once_with_file_line_and_key(job_file):
     ]
 
 
-def test_an_empty_table_of_roles_or_models_is_refused(job_file):
-    assert problems(job_file(GOOD + "[roles.other.models]\n")) == [
-        "job.toml:15: roles.other.models: must have at least 1 entry, has 0"
-    ]
+def test_an_empty_table_of_roles_is_refused(job_file):
+    without_roles = GOOD[: GOOD.index("[roles")] + "[roles]\n" + GOOD[GOOD.index("[sink]") :]
+    assert problems(job_file(without_roles)) == ["job.toml:9: roles: must have at least 1 entry, has 0"]
 
 
 def test_an_empty_file_misses_all_that_is_required(job_file):

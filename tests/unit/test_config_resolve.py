@@ -14,6 +14,7 @@ from rolecall.config.loader import load_config
 from rolecall.config.resolve import open_sink, resolve_job, resolve_role
 from rolecall.errors import ConfigError, PluginLoadError
 from rolecall.interfaces.role import WeightSource
+from rolecall.placement.demand import placement_job
 from rolecall.plugins.host import PluginHost
 
 PLUGINS = {
@@ -39,6 +40,19 @@ PLUGINS = {
                 api_version = 1
                 options = Options
                 weight_sources = (WeightSource.STATIC,)
+                deferrable = True
+                def __init__(self, options): self.given = options
+                def adapt_generate(self, payload): ...
+                def endpoints(self): return ()
+                def generation(self): return None
+                def scoring_stages(self, request): return ()
+        """,
+        "fake_rule": """
+            class Plugin:
+                name = "fake_rule"
+                api_version = 1
+                options = Options
+                weight_sources = ()
                 deferrable = True
                 def __init__(self, options): self.given = options
                 def adapt_generate(self, payload): ...
@@ -439,6 +453,31 @@ def test_every_problem_at_once(host, job_file):
         assert at.strip() == key
         assert words.strip().startswith(message)
         assert key.replace("[1]", "").rsplit(".", 1)[-1] in lines[line]
+
+
+def test_a_role_without_engines_has_no_models(host, job_file):
+    path = job_file(GOOD + "[roles.fake_rule.options]\nlevel = 2\n")
+    role = resolve_job(load_config(path), path, host).roles["fake_rule"]
+    assert (role.models, role.default_model, role.plugin.given.level) == ({}, None, 2)
+    demands = placement_job(resolve_job(load_config(path), path, host)).roles
+    assert [demand.role for demand in demands] == ["fake_maker", "fake_judge"]
+
+
+def test_models_and_devices_of_a_role_without_engines_are_refused(host, job_file):
+    text = GOOD + "[roles.fake_rule]\ndevices = 2\n" + OF_POLICY.replace("fake_maker", "fake_rule")
+    assert [problem.split(": ", 1)[1] for problem in problems(job_file(text), host)] == [
+        'roles.fake_rule.devices: role "fake_rule" has no engines, so there is nothing to set; drop it',
+        'roles.fake_rule.models: role "fake_rule" has no engines, so there is nothing to set; drop it',
+    ]
+
+
+def test_a_role_with_engines_needs_a_model(host, job_file):
+    text = GOOD.replace(OF_POLICY, "")
+    (problem,) = problems(job_file(text), host)
+    assert problem.split(": ", 1)[1] == (
+        "roles.fake_maker.models: needs at least one model; add a table "
+        "[roles.fake_maker.models.<name>] with source and engine"
+    )
 
 
 def test_an_unknown_role_policy_engine_and_adapter_name_key_and_line(host, job_file):

@@ -70,6 +70,11 @@ def test_anything_else_is_no_proof(given: object, why: str) -> None:
 def test_a_lease_starts_as_the_last_answer_proves(
     given: LifecycleResult, shared: bool, state: LeaseState
 ) -> None:
-    opening = opening_lease(JUDGE, given, shared=shared)
+    opening = opening_lease(JUDGE, given, shared=shared, replicas=2)
     assert opening.state is state
     assert opening.reason.startswith("start: ")
+
+
+def test_a_role_without_engines_is_there_from_the_start_and_only_that() -> None:
+    assert opening_lease(JUDGE, answer(), shared=False, replicas=0).state is LeaseState.ACTIVE
+    assert opening_lease(JUDGE, answer(), shared=False, replicas=1).state is LeaseState.BLOCKED

@@ -83,6 +83,11 @@ def refusals(job: PlacementJob, mode: object, facts: JobFacts | None = None) -> 
     return refused.value.refusals
 
 
+def test_where_nothing_needs_a_device_no_mode_is_asked() -> None:
+    plan = plan_placement(job(), Answers(ValueError("no roles")))
+    assert (plan.mode, plan.pools, plan.replicas, plan.phases) == ("answers", (), (), ())
+
+
 # --- shapes, budgets, resources ---------------------------------------------------------
 
 

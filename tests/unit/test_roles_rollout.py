@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from rolecall.api import GenerationContext, PayloadError, Prompt, Sample, StageRequest, UpstreamError
+from rolecall.api import (
+    GenerationContext,
+    NamedReward,
+    PayloadError,
+    Prompt,
+    Sample,
+    StageRequest,
+    UpstreamError,
+)
 from rolecall_roles.rollout.options import RolloutOptions
 from rolecall_roles.rollout.role import RolloutRole
 
@@ -239,5 +247,15 @@ def test_a_wrong_payload_is_refused_by_field(payload: dict[str, Any], field: str
     assert str(refused.value).startswith(f"{field}: ")
 
 
-def test_rollout_scores_nothing() -> None:
-    assert RolloutRole(RolloutOptions()).scoring_stages(StageRequest()) == ()
+def test_rollout_scores_nothing_but_rewards_that_ask_the_policy() -> None:
+    class AsksThePolicy:
+        name = "asks_the_policy"
+        role = "rollout"
+        reads = frozenset({"response"})
+
+    role = RolloutRole(RolloutOptions())
+    assert role.scoring_stages(StageRequest()) == ()
+    adapter: Any = AsksThePolicy()
+    reward = NamedReward(name="agreement", adapter=adapter, on_error="retry", retries=1, timeout_s=1.0)
+    (stage,) = role.scoring_stages(StageRequest(rewards=(reward,)))
+    assert (stage.role, stage.reads, stage.writes) == ("rollout", {"response"}, {"reward:agreement"})

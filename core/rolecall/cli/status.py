@@ -54,6 +54,8 @@ def show_status(console: Console, answer: Mapping[str, Any]) -> None:
                 str(engine["generation"]),
                 engine["base_url"] or "",
             )
+        if not service["replicas"]:
+            table.add_row(role, str(lease.get("state", "")), "none")
     console.print(table)
     for role, service in answer["roles"].items():
         for router in service["routers"]:

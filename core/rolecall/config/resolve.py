@@ -145,6 +145,19 @@ class _Choice:
     path: KeyPath
 
 
+def _engine_faults(role_class: type[Role], role: RoleConfig, path: KeyPath) -> Iterator[Fault]:
+    """Refuse a role without models, unless it has no engines; then models and devices are refused."""
+    if not role_class.weight_sources:
+        for key in ("models", "devices"):
+            if getattr(role, key):
+                message = f'role "{role_class.name}" has no engines, so there is nothing to set; drop it'
+                yield Fault(path=(*path, key), message=message)
+    elif not role.models:
+        table = f"{key_text((*path, 'models'))}.<name>"
+        message = f"needs at least one model; add a table [{table}] with source and engine"
+        yield Fault(path=(*path, "models"), message=message)
+
+
 def _pair_faults(
     policy: type[RoutingPolicy], models: Iterable[ResolvedModel], path: KeyPath
 ) -> Iterator[Fault]:
@@ -201,6 +214,8 @@ class _Resolution:
         self.add(role_faults(role, path))
         choice = _Choice(PluginKind.ROLE, name, path)
         role_class = cast("type[Role] | None", self.load(choice))
+        if role_class is not None:
+            self.add(_engine_faults(role_class, role, path))
         plugin = self.made_with_options(choice, role.options, (*path, "options"))
         policy_choice = _Choice(PluginKind.ROUTING_POLICY, role.routing_policy, (*path, "routing_policy"))
         policy = cast("type[RoutingPolicy] | None", self.load(policy_choice))
@@ -260,7 +275,7 @@ class _Resolution:
     def weight_source(
         self, config: ModelConfig, role_class: type[Role] | None, path: KeyPath
     ) -> WeightSource | None:
-        if role_class is None:
+        if role_class is None or not role_class.weight_sources:
             return None
         allowed = role_class.weight_sources
         if config.weight_source is None:

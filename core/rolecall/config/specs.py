@@ -158,7 +158,7 @@ class ModelConfig:
 class RoleConfig:
     """``[roles.<role>]``: the key is the name of a role plugin.
 
-    models: one table a model, by its name.
+    models: one table a model, by its name; none for a role without engines.
     default_model: used when a request names none; implied when there is exactly one model.
     aliases: further names for models.
     route_keys: route key → model, e.g. one model for each data source.
@@ -168,7 +168,7 @@ class RoleConfig:
     options: the role plugin's own table.
     """
 
-    models: Mapping[str, ModelConfig] = field(validator=validators.min_len(1))
+    models: Mapping[str, ModelConfig] = field(factory=dict)
     default_model: str | None = None
     aliases: Mapping[str, str] = field(factory=dict)
     route_keys: Mapping[str, str] = field(factory=dict)

@@ -136,7 +136,8 @@ class Role(Protocol):
     """The plugin; constructed with an instance of its ``options`` class.
 
     Attributes:
-        weight_sources: allowed weight sources; the first is the default.
+        weight_sources: allowed weight sources; the first is the default. Empty for a role without
+            engines, which has neither models nor devices.
         deferrable: may share devices with other roles in different phases.
     """
 

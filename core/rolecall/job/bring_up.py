@@ -124,7 +124,8 @@ async def _start_roles(
         say(f"starting {role}")
     starts = await asyncio.gather(*(_start(role, services[role]) for role in resident))
     for role, started in zip(resident, starts, strict=True):
-        opening[role] = _proved(opening_lease(role, started, shared=False), role)
+        replicas = len(plan.replicas_of(role))
+        opening[role] = _proved(opening_lease(role, started, shared=False, replicas=replicas), role)
     for role, service in services.items():
         if role in opening:
             continue
@@ -133,7 +134,8 @@ async def _start_roles(
         slept = await answer_of(
             f"{role}'s offload", service.offload.remote(BRING_UP_TOKEN, offload_timeout_s)
         )
-        opening[role] = _proved(opening_lease(role, slept, shared=True), role)
+        replicas = len(plan.replicas_of(role))
+        opening[role] = _proved(opening_lease(role, slept, shared=True, replicas=replicas), role)
     return opening
 
 

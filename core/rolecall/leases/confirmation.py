@@ -35,13 +35,16 @@ def doubt(answer: object, *, role: RoleName, expected: ReplicaState) -> str:
     return f"{', '.join(astray)} instead of {expected}" if astray else ""
 
 
-def opening_lease(role: RoleName, answer: LifecycleResult, *, shared: bool) -> OpeningLease:
+def opening_lease(role: RoleName, answer: LifecycleResult, *, shared: bool, replicas: int) -> OpeningLease:
     """Return the lease a role starts with, judged by the last thing it did before.
 
     Args:
         answer: of a shared role, the answer to its first offload; of a resident one, to its start.
         shared: the role conflicts with another.
+        replicas: how many the role has by the plan; without any there is nothing to prove.
     """
+    if not replicas:
+        return OpeningLease(state=LeaseState.ACTIVE, reason="start: the role has no engines")
     expected = ReplicaState.SLEEPING if shared else ReplicaState.READY
     if problem := doubt(answer, role=role, expected=expected):
         return OpeningLease(state=LeaseState.BLOCKED, reason=f"start: {problem}")

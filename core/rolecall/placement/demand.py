@@ -53,7 +53,10 @@ class JobFacts:
 
 
 def placement_job(job: ResolvedJob) -> PlacementJob:
-    """Return the devices and demands of a resolved job, roles and models in the file's order."""
+    """Return the devices and demands of a resolved job, roles and models in the file's order.
+
+    A role without engines is not in it: there is nothing to place, and it is always there.
+    """
     placement = job.config.placement
     return PlacementJob(
         resource=placement.resource,
@@ -67,6 +70,7 @@ def placement_job(job: ResolvedJob) -> PlacementJob:
                 devices=role.config.devices,
             )
             for role in job.roles.values()
+            if role.models
         ),
     )
 

@@ -37,8 +37,10 @@ def plan_job(job: ResolvedJob) -> PlacementPlan:
 def plan_placement(job: PlacementJob, mode: PlacementMode, facts: JobFacts = NO_FACTS) -> PlacementPlan:
     """Return the layout of bare demands; raises like :func:`plan_job`.
 
-    What ``facts`` leaves out is not checked.
+    What ``facts`` leaves out is not checked. Without demands no mode is asked: the layout is empty.
     """
+    if not job.roles:
+        return PlacementPlan(mode=mode.name, pools=(), replicas=(), phases=())
     refusals = [
         *demand_checks.refuse_parallel_product(job),
         *demand_checks.refuse_budget(job),

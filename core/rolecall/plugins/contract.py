@@ -135,8 +135,6 @@ def _member_faults(info: PluginInfo, plugin_class: type[Any], protocol: type[Any
         value = getattr(plugin_class, member)
         if not _is_a(value, hint):
             yield f'"{member}" must be {_type_text(hint)}, found {value!r}'
-        elif get_origin(hint) is tuple and not value:
-            yield f'"{member}" must not be empty'
         elif member == "options":
             yield from _options_faults(value)
         elif member == "name" and value != info.name:

@@ -14,11 +14,14 @@ from rolecall.api import (
     UpstreamCall,
     WeightSource,
     check_native_payload,
+    reward_stage,
 )
 
 from .generation import Generation
 from .legacy_engines import legacy_engines
 from .options import RolloutOptions
+
+STAGE = "policy"
 
 
 class RolloutRole:
@@ -48,5 +51,7 @@ class RolloutRole:
         return Generation(self._options)
 
     def scoring_stages(self, request: StageRequest) -> Sequence[Stage]:
-        del request  # it scores nothing, so no reward can name it
-        return ()
+        """One stage with all rewards that ask the policy; none without rewards."""
+        if not request.rewards:
+            return ()
+        return [reward_stage(name=STAGE, role=self.name, rewards=request.rewards)]

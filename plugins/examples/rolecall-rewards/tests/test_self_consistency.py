@@ -16,11 +16,11 @@ class Policy:
         self.version = version
         self.asked: list[dict[str, Any]] = []
 
-    async def generate(self, payload: Any, **selectors: Any) -> dict[str, Any]:
+    async def generate(self, payload: Any, **_: Any) -> dict[str, Any]:
         self.asked.append(payload)
         return {"text": self.answers.pop(0), "meta_info": {"weight_version": self.version}}
 
-    async def chat(self, messages: list[dict[str, Any]], **selectors: Any) -> str:
+    async def chat(self, *_: Any, **__: Any) -> str:
         raise AssertionError("the policy continues token ids")
 
 
@@ -57,7 +57,7 @@ async def test_an_answer_under_other_weights_is_no_vote() -> None:
 
 async def test_an_answer_outside_the_protocol_is_an_error() -> None:
     class Mute(Policy):
-        async def generate(self, payload: Any, **selectors: Any) -> dict[str, Any]:
+        async def generate(self, *_: Any, **__: Any) -> dict[str, Any]:
             return {"text": "5"}
 
     with pytest.raises(UpstreamError, match="without text or meta_info"):

@@ -8,6 +8,7 @@ and neither do the rules alone stand for the blend.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from attrs import Attribute, field, frozen
 
 from rolecall.api import RewardAdapter, Sample, ScoringClient, ScoringError, hookimpl
 
-from .checks import is_finite, is_regular_expression, is_weight
+from .checks import is_regular_expression, is_weight
 
 TEMPLATE = """\
 Is the answer right? Say yes or no.
@@ -45,8 +46,9 @@ def _has_placeholders(_: Any, attribute: Attribute[str], value: str) -> None:
 def _are_verdicts(_: Any, attribute: Attribute[Mapping[str, float]], value: Mapping[str, float]) -> None:
     if not value:
         raise ValueError(f"{attribute.name} is empty: the judge could say nothing that counts")
-    for worth in value.values():
-        is_finite(None, attribute, worth)
+    for word, worth in value.items():
+        if not math.isfinite(worth):
+            raise ValueError(f"{attribute.name}.{word} is {worth}, but a worth must be a finite number")
 
 
 def _short_and_greedy() -> dict[str, Any]:

@@ -103,7 +103,8 @@ class SelfConsistency:
         found = None if version is None else str(version)
         if found != sample.weight_version:
             raise ScoringError(
-                f"the policy answered with weights {found}, but the sample was made with {sample.weight_version}"
+                f"the policy answered with weights {found}, "
+                f"but the sample was made with {sample.weight_version}"
             )
         return text
 
