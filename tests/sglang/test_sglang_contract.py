@@ -18,6 +18,7 @@ pytestmark = pytest.mark.sglang
 
 class TestSglangBackend(EngineBackendContract):
     plugin = SglangBackend
+    long_answer_tokens = 4000
 
     @pytest.fixture(autouse=True)
     def _given(self, shared_engines: SharedEngines, checkpoints: tuple[Path, Path]) -> None:

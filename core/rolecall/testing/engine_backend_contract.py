@@ -17,10 +17,12 @@ import inspect
 import math
 import os
 import signal
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import httpx
 import psutil
 import pytest
 import pytest_asyncio
@@ -57,6 +59,9 @@ _UPDATES: Mapping[Capability, WeightUpdate] = {
     Capability.UPDATE_FROM_TENSORS: FromTensors(serialized=()),
     Capability.UPDATE_FROM_GROUP: FromGroup(group="trainer", names=(), dtypes=(), shapes=()),
 }
+_LONELY_S = 3.0
+"""How long a follower may wait for a head that doesn't exist."""
+_REASONABLE_S = 60.0
 _GROUP = WeightsGroup(name="trainer", master="127.0.0.1:1", rank_offset=1, world_size=2, transport="gloo")
 
 
@@ -73,6 +78,8 @@ class EngineBackendContract(PluginContract):
     """Largest difference of a log-probability, before and after a sleep."""
     minimum_freed_share: ClassVar[float] = 0.6
     """Share of the resident bytes that sleeping has to give back."""
+    long_answer_tokens: ClassVar[int] = 512
+    """Tokens of an answer that takes the engine a second at least; with the prompt they fit its context."""
 
     def make_launch(self, folder: Path) -> EngineLaunch:
         """Return what starts a small engine: a real model, free ports, its log in ``folder``."""
@@ -112,6 +119,10 @@ class EngineBackendContract(PluginContract):
 
     def _features(self, launch: EngineLaunch, *, static: bool) -> EngineFeatures:
         return self.plugin().features(launch.options, static=static)
+
+    async def _engine(self, engines: SharedEngines) -> Engine:
+        """Return an engine of either kind."""
+        return await engines.get(static=not self._is_startable(engines, static=False))
 
     def _is_startable(self, engines: SharedEngines, *, static: bool) -> bool:
         return not self._features(engines.launch(static=static), static=static).problems
@@ -164,7 +175,10 @@ class EngineBackendContract(PluginContract):
     @_static_and_versioned
     async def test_refuses_updates_that_its_features_do_not_name(self, static: bool, tmp_path: Path) -> None:
         launch = evolve(self.make_launch(tmp_path), weight_version=None if static else FIRST_VERSION)
-        can = self._features(launch, static=static).capabilities
+        features = self._features(launch, static=static)
+        if features.problems:
+            pytest.skip("there is no such engine")
+        can = features.capabilities
         engine = self.plugin().create(launch)
         for capability in set(_UPDATES) - can:
             with pytest.raises(CapabilityError):
@@ -194,7 +208,7 @@ class EngineBackendContract(PluginContract):
 
     @_one_loop
     async def test_drain_primitives(self, engines: SharedEngines) -> None:
-        engine = await engines.get(static=not self._is_startable(engines, static=False))
+        engine = await self._engine(engines)
         await engine.abort_all()
         assert await engine.flush()
         await engine.pause()
@@ -205,6 +219,65 @@ class EngineBackendContract(PluginContract):
         await engine.continue_generation()
         await engine.continue_generation()
         assert (await engine.health(generate=True, timeout_s=60)).alive
+
+    @_one_loop
+    async def test_one_request_is_aborted_by_its_id(self, engines: SharedEngines) -> None:
+        engine = await self._engine(engines)
+        async with _caller(engine) as caller:
+            async with self._stream(caller, "one") as one, self._stream(caller, "other") as other:
+                response = await caller.post("/abort_request", json={"rid": "one"})
+                assert response.is_success
+                assert "abort" in [line async for line in one][-2], "it says that it was cut"
+                assert await anext(other), "the other one goes on"
+            assert (await caller.post("/abort_request", json={"rid": "nobody"})).is_success
+        await _until(lambda: _is_quiet(engine))
+
+    @_one_loop
+    @pytest.mark.parametrize("streams", [False, True], ids=["unary", "stream"])
+    async def test_a_caller_that_leaves_leaves_no_request(
+        self, engines: SharedEngines, streams: bool
+    ) -> None:
+        engine = await self._engine(engines)
+        async with _caller(engine) as caller:
+            if streams:
+                async with self._stream(caller, "left"):
+                    assert not await engine.flush(), "a flush says busy while something runs"
+            else:
+                asking = asyncio.create_task(caller.post("/generate", json=self._long("left")))
+                await _until(lambda: _is_busy(engine))
+                asking.cancel()
+                await asyncio.wait({asking})
+        await _until(lambda: _is_quiet(engine))
+        assert (await engine.health(generate=True, timeout_s=60)).alive
+
+    @_one_loop
+    async def test_a_pause_ends_what_runs_and_starts_nothing_new(self, engines: SharedEngines) -> None:
+        engine = await self._engine(engines)
+        async with _caller(engine) as caller:
+            async with self._stream(caller, "old") as old:
+                await engine.pause()
+                assert "abort" in [line async for line in old][-2]
+            await engine.abort_all()
+            await _until(lambda: _is_quiet(engine))
+            new = asyncio.create_task(caller.post("/generate", json=_request("new", 2)))
+            done, _ = await asyncio.wait({new}, timeout=0.5)
+            assert not [task for task in done if task.result().is_success], "it was answered during the pause"
+            await engine.continue_generation()
+            await new
+        assert (await engine.health(generate=True, timeout_s=60)).alive
+
+    @asynccontextmanager
+    async def _stream(self, caller: httpx.AsyncClient, rid: str) -> AsyncGenerator[AsyncIterator[str]]:
+        """A long request that has begun to answer; gives the lines that follow the first event."""
+        payload = {**self._long(rid), "stream": True}
+        async with caller.stream("POST", "/generate", json=payload) as response:
+            assert response.status_code == 200, await response.aread()
+            lines = (line async for line in response.aiter_lines() if line)
+            await anext(lines)
+            yield lines
+
+    def _long(self, rid: str) -> dict[str, Any]:
+        return _request(rid, self.long_answer_tokens)
 
     @_one_loop
     @_static_and_versioned
@@ -226,6 +299,7 @@ class EngineBackendContract(PluginContract):
 
     async def _sleep_and_wake(self, engine: Engine, tags: frozenset[MemoryTag]) -> None:
         awake = await engine.memory()
+        await engine.resume(tags)
         await engine.pause()
         await engine.abort_all()
         assert await engine.flush()
@@ -291,6 +365,25 @@ class EngineBackendContract(PluginContract):
             await engine.stop(self.stop_timeout_s)
         _check_group_is_gone(engine)
 
+    async def test_a_follower_waits_for_its_head(self, tmp_path: Path) -> None:
+        """It can be made and ended alone; without its head it is never ready, and leaves no process."""
+        launch = self.make_launch(tmp_path)
+        features = self._features(launch, static=True)
+        if Capability.SEVERAL_NODES not in features.capabilities or features.problems:
+            pytest.skip("no engine of this backend spans several nodes")
+        follower = evolve(
+            launch, nodes=2, node_rank=1, tensor_parallel=2, rendezvous=f"127.0.0.1:{free_port()}"
+        )
+        unused = self.plugin().create(follower)
+        assert unused.pid is None
+        assert not (await unused.health(generate=False, timeout_s=5)).alive
+        await unused.stop(self.stop_timeout_s)
+        engine = self.plugin().create(follower)
+        with pytest.raises(EngineStartError):
+            await engine.start(_LONELY_S)
+        _check_group_is_gone(engine)
+        await engine.stop(self.stop_timeout_s)
+
     async def test_a_start_that_fails_leaves_no_process(self, tmp_path: Path) -> None:
         launch = evolve(self.make_launch(tmp_path), model_path=tmp_path / "no such model")
         engine = self.plugin().create(launch)
@@ -304,6 +397,29 @@ class EngineBackendContract(PluginContract):
         assert tail in message, "the message ends with the tail of the log"
         _check_group_is_gone(engine)
         await engine.stop(self.stop_timeout_s)
+
+
+def _caller(engine: Engine) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=engine.base_url, timeout=_REASONABLE_S, trust_env=False)
+
+
+def _request(rid: str, tokens: int) -> dict[str, Any]:
+    sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
+    return {"text": "Count: one, two,", "sampling_params": sampling, "rid": rid}
+
+
+async def _is_busy(engine: Engine) -> bool:
+    return await engine.running_requests() > 0
+
+
+async def _is_quiet(engine: Engine) -> bool:
+    return await engine.running_requests() == 0 and await engine.flush()
+
+
+async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(_REASONABLE_S):
+        while not await condition():  # noqa: ASYNC110 - another process sends no event
+            await asyncio.sleep(0.02)
 
 
 def _check_canary(values: tuple[float, ...]) -> None:
