@@ -1,4 +1,8 @@
-"""Wheels built from this tree, and a new environment outside it that has them installed."""
+"""Wheels built from this tree, and one new environment outside it that has them installed.
+
+Making the environment takes a minute, so there is one for the whole session. Tests add their own
+distributions with :meth:`Installation.installed`, which takes them out again.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,19 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from attrs import frozen
+from attrs import evolve, frozen
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "plugins" / "examples" / "rolecall-format-reward"
+EXAMPLES = sorted(file.parent for file in ROOT.glob("plugins/examples/*/pyproject.toml"))
 COMMAND_TIMEOUT_S = 600
+
+WheelBuilder = Callable[[Iterable[Path]], tuple[Path, ...]]
 
 
 def load_environment_script() -> ModuleType:
@@ -30,10 +37,35 @@ def load_environment_script() -> ModuleType:
 
 @frozen(kw_only=True)
 class Installation:
-    """An environment of a user's: commands run in ``folder``, which knows nothing of this tree."""
+    """An environment of a user's: commands run in ``folder``, which knows nothing of this tree.
+
+    default_bytes: what ``pip install rolecall`` took in it.
+    """
 
     venv: Path
     folder: Path
+    default_bytes: int = 0
+
+    @contextmanager
+    def installed(self, *wheels: Path) -> Generator[None]:
+        """Have further distributions installed for the length of a block; all dependencies must be there."""
+        self.pip("install", "--no-deps", "--no-index", "--no-compile", *map(str, wheels))
+        try:
+            yield
+        finally:
+            self.pip("uninstall", "--yes", *(distribution_of(wheel) for wheel in wheels))
+
+    @contextmanager
+    def uninstalled(self, wheel: Path) -> Generator[None]:
+        """Have a distribution uninstalled for the length of a block."""
+        self.pip("uninstall", "--yes", distribution_of(wheel))
+        try:
+            yield
+        finally:
+            self.pip("install", "--no-deps", "--no-index", "--no-compile", str(wheel))
+
+    def pip(self, command: str, *arguments: str) -> None:
+        self.run("python", "-m", "pip", command, "-qq", *arguments)
 
     def run(self, *command: str, code: int = 0, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
         """Run a command of the environment and return what it said on both streams."""
@@ -63,6 +95,10 @@ class Installation:
         )
 
 
+def distribution_of(wheel: Path) -> str:
+    return wheel.name.split("-")[0].replace("_", "-")
+
+
 def build(project: Path, folder: Path) -> Path:
     """Build a project as a release does, the wheel from the source distribution, and return the wheel."""
     command = [sys.executable, "-m", "build", "--outdir", str(folder), str(project)]
@@ -78,17 +114,40 @@ def rolecall_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def example_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(EXAMPLE, tmp_path_factory.mktemp("example-dist"))
+def build_wheels(tmp_path_factory: pytest.TempPathFactory) -> WheelBuilder:
+    """Builds the wheels of many small projects in this process: no isolation, a tenth of a second each."""
+    # Only these tests need the build backend.
+    from hatchling.builders.wheel import WheelBuilder
+
+    folder = tmp_path_factory.mktemp("wheels")
+
+    def build_all(projects: Iterable[Path]) -> tuple[Path, ...]:
+        return tuple(
+            Path(wheel)
+            for project in projects
+            for wheel in WheelBuilder(str(project)).build(directory=str(folder), versions=["standard"])
+        )
+
+    return build_all
+
+
+@pytest.fixture(scope="session")
+def example_wheels(build_wheels: WheelBuilder) -> Mapping[str, Path]:
+    """The wheel of each project in ``plugins/examples``, by the project's folder."""
+    wheels = build_wheels(EXAMPLES)
+    return {project.name: wheel for project, wheel in zip(EXAMPLES, wheels, strict=True)}
 
 
 @pytest.fixture(scope="session")
 def installation(
-    tmp_path_factory: pytest.TempPathFactory, rolecall_wheel: Path, example_wheel: Path
+    tmp_path_factory: pytest.TempPathFactory, rolecall_wheel: Path, example_wheels: Mapping[str, Path]
 ) -> Iterator[Installation]:
+    """rolecall and every example with their dependencies, and what their authors test with."""
     folder = tmp_path_factory.mktemp("elsewhere")
     place = Installation(venv=folder / "venv", folder=folder)
     load_environment_script().create(place.venv)
-    place.run("python", "-m", "pip", "install", "-qq", str(rolecall_wheel), str(example_wheel))
-    yield place
+    place.pip("install", str(rolecall_wheel))
+    default_bytes = sum(file.stat().st_size for file in place.site_packages.rglob("*") if file.is_file())
+    place.pip("install", "rolecall[testing]", *map(str, example_wheels.values()))
+    yield evolve(place, default_bytes=default_bytes)
     shutil.rmtree(place.venv)  # pytest keeps the folders of three runs, and this one is large

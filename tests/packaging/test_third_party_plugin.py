@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 pytestmark = [pytest.mark.packaging, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "plugins" / "examples" / "rolecall-format-reward"
+EXAMPLE = "rolecall-rewards"
 FORMAT_REWARD = r"""
 [rewards.format]
 adapter = "format_reward"
@@ -42,17 +42,9 @@ def job_file(installation: Any) -> Path:
 
 
 @pytest.fixture
-def uninstalled(installation: Any, example_wheel: Path) -> Iterator[None]:
-    installation.run("python", "-m", "pip", "uninstall", "-qq", "--yes", "rolecall-format-reward")
-    yield
-    installation.run("python", "-m", "pip", "install", "-qq", "--no-deps", str(example_wheel))
-
-
-def test_its_own_tests_pass(installation: Any, tmp_path: Path) -> None:
-    copy = shutil.copytree(EXAMPLE, tmp_path / "example", ignore=shutil.ignore_patterns("src"))
-    installation.run("python", "-m", "pip", "install", "-qq", "pytest", "pytest-asyncio")
-    said = installation.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(copy))
-    assert re.search(r"\d+ passed", said)
+def uninstalled(installation: Any, example_wheels: Mapping[str, Path]) -> Iterator[None]:
+    with installation.uninstalled(example_wheels[EXAMPLE]):
+        yield
 
 
 def test_a_job_that_selects_it_can_be_planned(installation: Any, job_file: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import re
 import tomllib
 import zipfile
+from collections.abc import Mapping
 from email.parser import HeaderParser
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ IMPORT_PACKAGES = {"rolecall", "rolecall_roles", "rolecall_routing", "rolecall_p
 ONE_GB = 1_000_000_000
 
 
-def project() -> dict[str, Any]:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+def project(distribution: str = "rolecall") -> dict[str, Any]:
+    folder = ROOT if distribution == "rolecall" else ROOT / "plugins" / "examples" / distribution
+    return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +86,7 @@ def test_no_path_of_this_machine_is_in_it(archive: zipfile.ZipFile) -> None:
 
 
 def test_the_default_installation_is_small(installation: Any) -> None:
-    size = sum(file.stat().st_size for file in installation.site_packages.rglob("*") if file.is_file())
-    assert size < ONE_GB
+    assert installation.default_bytes < ONE_GB
     assert not (installation.site_packages / "torch").exists()
 
 
@@ -101,9 +102,14 @@ def test_every_first_party_plugin_loads(installation: Any) -> None:
     assert "broken" not in installation.run("rolecall", "plugins", "check")
 
 
-def test_listing_knows_both_distributions(installation: Any) -> None:
+def test_listing_knows_whose_each_plugin_is(installation: Any, example_wheels: Mapping[str, Path]) -> None:
     listed = json.loads(installation.run("rolecall", "plugins", "list", "--json"))
     owners = {(plugin["group"], plugin["name"]): plugin["distribution"] for plugin in listed}
-    assert owners.pop(("rolecall.reward_adapters", "format_reward")) == "rolecall-format-reward"
-    points = project()["entry-points"]
-    assert owners == {(group, name): "rolecall" for group, names in points.items() for name in names}
+    assert owners == {
+        (group, name): distribution
+        for distribution in ("rolecall", *example_wheels)
+        for group, names in project(distribution)["entry-points"].items()
+        if group.startswith("rolecall.")
+        for name in names
+    }
+    assert {plugin["state"] for plugin in listed} == {"installed"}
