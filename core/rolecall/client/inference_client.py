@@ -15,7 +15,7 @@ One client serves all callers of an event loop; see :mod:`rolecall.client.shared
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -59,13 +59,17 @@ class _Selectors:
 
 @frozen(kw_only=True)
 class _Call:
-    """One request under way; ``deadline`` is on the event loop's clock."""
+    """One request under way; ``deadline`` is on the event loop's clock.
+
+    settled: called once the engine has finished with it.
+    """
 
     target: Target
     request_id: str
     rids: tuple[str, ...]
     exchange: Exchange
     deadline: float
+    settled: Callable[[], None]
 
     async def wait(self, step: Awaitable[_T]) -> _T:
         limit = asyncio.timeout_at(self.deadline)
@@ -126,9 +130,16 @@ class InferenceClient:
         await self.aclose()
 
     async def resolve(
-        self, *, model: str | None = None, route_key: str | None = None, affinity_key: str | None = None
+        self,
+        *,
+        model: str | None = None,
+        route_key: str | None = None,
+        affinity_key: str | None = None,
+        payload: Mapping[str, Any] | None = None,
     ) -> Target:
         """Return where a request with these selectors would go now. Without a key it takes a turn.
+
+        ``payload`` is what would be sent, for policies that look at the prompt.
 
         Raises:
             PayloadError, ModelUnavailableError: see :meth:`RouteResolver.resolve`.
@@ -138,7 +149,12 @@ class InferenceClient:
         if self._resolver is None or self._given is None:
             self._resolver = self._resolver_for((await self._source.current()).routing.policy)
         return await resolve_fresh(
-            self._resolver, self._source, model=model, route_key=route_key, affinity_key=affinity_key
+            self._resolver,
+            self._source,
+            model=model,
+            route_key=route_key,
+            affinity_key=affinity_key,
+            payload=payload,
         )
 
     def _resolver_for(self, policy: str) -> RouteResolver:
@@ -267,17 +283,26 @@ class InferenceClient:
                     model=selectors.model,
                     route_key=selectors.route_key,
                     affinity_key=selectors.affinity_key,
+                    payload=payload,
                 )
         except TimeoutError as error:
             self._source.drop()
             raise DeadlineError(f"request {request_id} passed its deadline before it was sent") from error
         if path == CHAT_PATH:
             body["model"] = target.served_model_name
-        if self._resolver is not None and not check_fields(self._resolver.policy, target, path, body):
+        resolver = self._resolver
+        assert resolver is not None
+        if not check_fields(resolver.policy, target, path, body):
             rids = ()
         request = Outgoing(method="POST", url=target.base_url + path, headers=headers, body=_encoded(body))
-        exchange = Exchange(self._transport, request)
-        return _Call(target=target, request_id=request_id, rids=rids, exchange=exchange, deadline=deadline)
+        return _Call(
+            target=target,
+            request_id=request_id,
+            rids=rids,
+            exchange=Exchange(self._transport, request),
+            deadline=deadline,
+            settled=resolver.in_flight.sent(target.engine_id, target.generation),
+        )
 
     @asynccontextmanager
     async def _guarded(self, call: _Call) -> AsyncGenerator[None]:
@@ -289,6 +314,7 @@ class InferenceClient:
             raise
         finally:
             if call.exchange.ended:
+                call.settled()
                 await call.exchange.aclose()
             else:
                 self._aborter.abandon(
@@ -298,7 +324,8 @@ class InferenceClient:
                         rids=call.rids,
                         engines=lambda: engines_behind(self._source.known(), call.target),
                         routable=lambda: is_routable(self._source.known(), call.target),
-                    )
+                    ),
+                    settled=call.settled,
                 )
 
 

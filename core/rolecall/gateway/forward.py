@@ -178,6 +178,7 @@ class _Handling:
             model=model,
             route_key=route_key,
             affinity_key=_affinity_key(self._headers),
+            payload=call.payload,
         )
         self._model = target.model
         # Unique even if the caller repeats its request id, and no prefix of another: engines abort by prefix.
@@ -213,7 +214,7 @@ class _Handling:
     async def _exchange(self, prepared: _Prepared) -> None:
         upstream = self._upstream
         exchange = Exchange(upstream.transport, prepared.request)
-        upstream.metrics.sent()
+        settled = self._count(prepared.target)
         try:
             incoming = await exchange.open()
             self._status = incoming.status
@@ -226,7 +227,7 @@ class _Handling:
             raise
         finally:
             if exchange.ended:
-                upstream.metrics.settled()
+                settled()
                 await exchange.aclose()
             else:
                 abandoned = Abandoned(
@@ -236,7 +237,19 @@ class _Handling:
                     engines=lambda: engines_behind(upstream.source.known(), prepared.target),
                     routable=lambda: is_routable(upstream.source.known(), prepared.target),
                 )
-                upstream.aborter.abandon(abandoned, settled=upstream.metrics.settled)
+                upstream.aborter.abandon(abandoned, settled=settled)
+
+    def _count(self, target: Target) -> Callable[[], None]:
+        """Count a request as in flight; call what is returned when its engine has finished with it."""
+        metrics = self._upstream.metrics
+        left_engine = self._upstream.resolver.in_flight.sent(target.engine_id, target.generation)
+        metrics.sent()
+
+        def settled() -> None:
+            left_engine()
+            metrics.settled()
+
+        return settled
 
     # --- back to the caller -------------------------------------------------------------
 

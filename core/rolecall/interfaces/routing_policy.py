@@ -13,26 +13,43 @@ from rolecall.interfaces.router import RouterBackend
 
 
 class Need(StrEnum):
-    """What a policy needs from a request; a request without it is refused with 400."""
+    """What a policy has to be told; the core finds out nothing for policies that do not ask.
+
+    AFFINITY_KEY: ``RoutingRequest.affinity_key``; a request without one is refused with 400.
+    PROMPT: ``RoutingRequest.prompt``.
+    LOAD: ``Candidate.in_flight``.
+    """
 
     AFFINITY_KEY = "affinity_key"
+    PROMPT = "prompt"
+    LOAD = "load"
 
 
 @frozen(kw_only=True)
 class Candidate:
-    """A READY, direct-eligible head."""
+    """A READY, direct-eligible head.
+
+    in_flight: requests that this gateway or client has sent to it and that it has not finished with,
+        for a policy that needs LOAD; else 0. What others have sent there is not known.
+    """
 
     engine_id: EngineId
     base_url: str
     generation: int
+    in_flight: int = 0
 
 
 @frozen(kw_only=True)
 class RoutingRequest:
-    """What a policy may know about a request."""
+    """What a policy may know about a request.
+
+    prompt: text or token ids as they were sent, for a policy that needs PROMPT. Of a chat, a text in
+        which conversations that begin alike begin alike. None if nobody asked, or there is none.
+    """
 
     model: str
     affinity_key: str | None = None
+    prompt: str | Sequence[int] | None = None
 
 
 class RoutingPolicy(Protocol):
@@ -43,7 +60,7 @@ class RoutingPolicy(Protocol):
     The same key over the same candidates gives the same choice in every process.
 
     Attributes:
-        needs: what every request must bring.
+        needs: what ``select`` has to be told.
         router: the router that chooses in the policy's place, one a model; ``select`` is then never
             called. None: requests go to the engine that ``select`` picks.
     """

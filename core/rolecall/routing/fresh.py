@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from rolecall.discovery.source import SnapshotSource
 from rolecall.errors import ModelUnavailableError
 from rolecall.routing.resolver import RouteResolver, Target
@@ -14,6 +17,7 @@ async def resolve_fresh(
     model: object = None,
     route_key: object = None,
     affinity_key: str | None = None,
+    payload: Mapping[str, Any] | None = None,
 ) -> Target:
     """Resolve against the cached snapshot and, if the model is unavailable, once more against a new one.
 
@@ -23,10 +27,15 @@ async def resolve_fresh(
         PayloadError, ModelUnavailableError: see :meth:`RouteResolver.resolve`.
         RegistryUnavailableError: no valid snapshot can be read.
     """
-    selectors = {"model": model, "route_key": route_key}
+    request: dict[str, Any] = {
+        "model": model,
+        "route_key": route_key,
+        "affinity_key": affinity_key,
+        "payload": payload,
+    }
     snapshot = await source.current()
     try:
-        return resolver.resolve(snapshot, **selectors, affinity_key=affinity_key)
+        return resolver.resolve(snapshot, **request)
     except ModelUnavailableError:
         snapshot = await source.refresh()
-    return resolver.resolve(snapshot, **selectors, affinity_key=affinity_key)
+    return resolver.resolve(snapshot, **request)

@@ -2,21 +2,24 @@
 
 One pure resolver for gateways and direct clients alike: the same snapshot and the same affinity key
 give the same target in both. It does no I/O, reads no clock and keeps nothing but one policy instance a
-(role, epoch, model). Reading a newer snapshot and trying again is its caller's affair
-(:func:`rolecall.routing.fresh.resolve_fresh`).
+(role, epoch, model), and the count of requests that its owner has under way. Reading a newer snapshot and
+trying again is its caller's affair (:func:`rolecall.routing.fresh.resolve_fresh`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from rolecall.discovery.snapshot import ModelEntry, ModelState, RouteMode, Snapshot
 from rolecall.errors import ModelUnavailableError, PayloadError, PluginContractError
 from rolecall.ids import EngineId
 from rolecall.interfaces.routing_policy import Candidate, Need, RoutingPolicy, RoutingRequest
+from rolecall.routing.in_flight import InFlight
+from rolecall.routing.prompt import prompt_in
 
 AFFINITY_HEADER = "X-SMG-Routing-Key"
 
@@ -36,10 +39,15 @@ class Target:
 
 
 class RouteResolver:
-    """Resolves requests of one role with one policy class."""
+    """Resolves requests of one role with one policy class.
+
+    Its owner tells ``in_flight`` of every request that it sends, at once after ``resolve``: the next
+    request has to see it.
+    """
 
     def __init__(self, policy: type[RoutingPolicy]) -> None:
         self.policy = policy
+        self.in_flight = InFlight()
         self._instances: dict[str, RoutingPolicy] = {}
         self._instances_of: tuple[str, str] | None = None
         self._candidates: dict[str, tuple[Candidate, ...]] = {}
@@ -52,10 +60,12 @@ class RouteResolver:
         model: object = None,
         route_key: object = None,
         affinity_key: str | None = None,
+        payload: Mapping[str, Any] | None = None,
     ) -> Target:
         """Pick the model by its selectors, then the engine.
 
         A given ``model`` (id or alias) wins over ``route_key``, which wins over the default model.
+        ``payload`` is looked into for a policy that needs the prompt.
 
         Raises:
             PayloadError: a selector is empty, no text or unknown; none was given and there is no
@@ -84,7 +94,10 @@ class RouteResolver:
         candidates = self._candidates_in(snapshot, name, entry)
         if not candidates:
             raise ModelUnavailableError(f"model {name!r} has no replica that may be asked now")
-        request = RoutingRequest(model=name, affinity_key=affinity_key)
+        if Need.LOAD in self.policy.needs:
+            candidates = self._with_load(candidates)
+        prompt = prompt_in(payload or {}) if Need.PROMPT in self.policy.needs else None
+        request = RoutingRequest(model=name, affinity_key=affinity_key, prompt=prompt)
         chosen = self._policy_for(snapshot, name).select(candidates, request)
         if chosen not in candidates:
             raise PluginContractError(f"routing policy {self.policy.name!r} chose {chosen!r}, no candidate")
@@ -106,6 +119,10 @@ class RouteResolver:
         if name not in self._candidates:
             self._candidates[name] = candidates_of(entry)
         return self._candidates[name]
+
+    def _with_load(self, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+        loads = ((one, self.in_flight.at(one.engine_id, one.generation)) for one in candidates)
+        return tuple(evolve(one, in_flight=load) if load else one for one, load in loads)
 
 
 def select_model(snapshot: Snapshot, *, model: object = None, route_key: object = None) -> str:

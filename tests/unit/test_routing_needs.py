@@ -1,0 +1,214 @@
+"""What a policy is told of prompts and of load: only if it asks, the same in gateways and direct clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import httpx
+import pytest
+from attrs import frozen
+
+from rolecall.api import ROLECALL_API, Candidate, EngineId, Need, RoleName, RoutingRequest, UpstreamCall
+from rolecall.client.inference_client import InferenceClient
+from rolecall.errors import RequestError
+from rolecall.routing.in_flight import InFlight
+from rolecall.routing.prompt import prompt_in
+from rolecall.routing.resolver import RouteResolver
+from rolecall.testing.free_port import free_port
+from rolecall.testing.plane import Plane, plane
+from rolecall.testing.snapshots import model_entry, snapshot_of
+
+FLEET = snapshot_of({"m": model_entry("m", ["http://h:1", "http://h:2"])}, policy="first", default_model="m")
+ID = EngineId("m/replica-0")
+
+
+class First:
+    """Always the first; keeps what it was told."""
+
+    name: ClassVar[str] = "first"
+    api_version: ClassVar[int] = ROLECALL_API
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    router: ClassVar[None] = None
+    prompts: ClassVar[list[Any]] = []
+    loads: ClassVar[list[list[int]]] = []
+
+    def select(self, candidates: Sequence[Candidate], request: RoutingRequest) -> Candidate:
+        self.prompts.append(request.prompt)
+        self.loads.append([candidate.in_flight for candidate in candidates])
+        return candidates[0]
+
+
+class Asking(First):
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.PROMPT, Need.LOAD})
+
+
+@pytest.fixture(autouse=True)
+def told() -> None:
+    First.prompts.clear()
+    First.loads.clear()
+
+
+# --- the resolver -----------------------------------------------------------------------
+
+
+def test_a_policy_that_asks_for_nothing_is_told_nothing() -> None:
+    resolver = RouteResolver(First)
+    for _ in range(2):
+        target = resolver.resolve(FLEET, payload={"text": "hello"})
+        resolver.in_flight.sent(target.engine_id, target.generation)
+    assert First.prompts == [None, None]
+    assert First.loads == [[0, 0], [0, 0]]
+
+
+def test_load_is_what_was_sent_and_not_settled() -> None:
+    resolver = RouteResolver(Asking)
+    settle: list[Callable[[], None]] = []
+    for _ in range(3):
+        target = resolver.resolve(FLEET)
+        settle.append(resolver.in_flight.sent(target.engine_id, target.generation))
+    settle[0]()
+    resolver.resolve(FLEET)
+    assert First.loads == [[0, 0], [1, 0], [2, 0], [2, 0]]
+
+
+def test_what_an_engine_left_undone_does_not_burden_its_next_incarnation() -> None:
+    counts = InFlight()
+    settled = counts.sent(ID, 1)
+    assert (counts.at(ID, 1), counts.at(ID, 2)) == (1, 0)
+    settled()
+    assert counts.at(ID, 1) == 0
+
+
+def test_a_router_burdens_no_engine() -> None:
+    counts = InFlight()
+    counts.sent(None, None)()
+    assert counts.at(ID, 1) == 0
+
+
+# --- the prompt -------------------------------------------------------------------------
+
+
+def test_the_prompt_is_what_was_sent() -> None:
+    ids = [1, 2, 3]
+    assert prompt_in({"input_ids": ids}) is ids
+    assert prompt_in({"text": "2 + 2?", "sampling_params": {}}) == "2 + 2?"
+    assert prompt_in({"input_ids": None, "text": "x"}) == "x"
+    assert prompt_in({"n": 1}) is None
+
+
+def test_a_conversation_that_goes_on_is_a_prompt_that_goes_on() -> None:
+    messages: list[Any] = [{"role": "system", "content": "Répondez."}, {"role": "user", "content": "2 + 2?"}]
+    begun = prompt_in({"messages": messages})
+    gone_on = prompt_in({"messages": [*messages, {"role": "assistant", "content": [{"text": "4"}]}, 7]})
+    assert isinstance(begun, str)
+    assert isinstance(gone_on, str)
+    assert gone_on.startswith(begun)
+    assert "Répondez." in begun
+    assert begun != prompt_in({"messages": messages[:1]})
+
+
+# --- through gateway and client -----------------------------------------------------------
+
+Send = Callable[[Mapping[str, Any]], Awaitable[int]]
+"""Sends a payload for ``/generate`` and returns the status."""
+
+
+class Plugin:
+    """Passes every payload on."""
+
+    def adapt_generate(self, payload: dict[str, Any]) -> UpstreamCall:
+        return UpstreamCall(path="/generate", payload=payload)
+
+    def endpoints(self) -> Sequence[Any]:
+        return ()
+
+
+@frozen(kw_only=True)
+class Role:
+    name: RoleName
+    plugin: Any
+    policy: Any
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[Plane]:
+    async with plane(Role(name=RoleName("critic"), plugin=Plugin(), policy=Asking), engines=2) as running:
+        yield running
+
+
+@pytest.fixture(params=["gateway", "client"])
+async def send(request: pytest.FixtureRequest, world: Plane) -> AsyncIterator[Send]:
+    if request.param == "gateway":
+        async with httpx.AsyncClient(base_url=world.url, timeout=30, verify=False) as http:
+
+            async def through_gateway(payload: Mapping[str, Any]) -> int:
+                return (await http.post("/generate", json=payload)).status_code
+
+            yield through_gateway
+    else:
+        async with InferenceClient(world.url, policy=Asking) as client:
+
+            async def past_gateway(payload: Mapping[str, Any]) -> int:
+                try:
+                    if payload.get("stream"):
+                        async for _ in client.generate_stream(payload):
+                            pass
+                    else:
+                        await client.generate(payload)
+                except RequestError as error:
+                    return error.status
+                return 200
+
+            yield past_gateway
+
+
+async def load_now(send: Send) -> int:
+    """What the policy is told of the first engine when the next request comes."""
+    await send({"text": "probe"})
+    return First.loads[-1][0]
+
+
+async def test_the_prompt_reaches_the_policy(send: Send) -> None:
+    await send({"input_ids": [1, 2, 3]})
+    await send({"text": "hello"})
+    assert First.prompts == [[1, 2, 3], "hello"]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
+async def test_what_was_answered_is_no_load(send: Send, stream: bool) -> None:
+    for _ in range(3):
+        assert await send({"text": "x", "stream": stream}) == 200
+    assert await load_now(send) == 0
+
+
+async def test_what_failed_is_no_load(world: Plane, send: Send) -> None:
+    world.engines[0].behaviour.status = 500
+    assert await send({"text": "x"}) == 500
+    world.engines[0].behaviour.status = 200
+    world.publish(urls=[f"http://127.0.0.1:{free_port()}", world.urls[1]])
+    while await send({"text": "x"}) != 502:  # noqa: ASYNC110 - until the new snapshot is known
+        await asyncio.sleep(0.01)
+    await send({"text": "x"})
+    assert First.loads[-1] == [0, 0]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
+async def test_requests_under_way_are_load_until_the_engine_has_ended_them(
+    world: Plane, send: Send, stream: bool
+) -> None:
+    engine = world.engines[0]
+    engine.behaviour.stuck, engine.behaviour.gate = not stream, asyncio.Event() if stream else None
+    callers = [asyncio.create_task(send({"text": "x", "stream": stream})) for _ in range(3)]
+    await asyncio.wait_for(engine.until_running(3), 5)
+    assert sorted(load[0] for load in First.loads) == [0, 1, 2], "each sees those sent before"
+    engine.behaviour.stuck = False
+    assert await load_now(send) == 3
+    for caller in callers:
+        caller.cancel()
+    await asyncio.gather(*callers, return_exceptions=True)
+    await asyncio.wait_for(engine.until_running(0), 5)
+    async with asyncio.timeout(5):
+        while await load_now(send) != 0:  # noqa: ASYNC110 - seen from outside only
+            await asyncio.sleep(0.01)
