@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, ClassVar
 
 import httpx
 import pytest
 from attrs import frozen
 
-from rolecall.api import ROLECALL_API, Candidate, EngineId, Need, RoleName, RoutingRequest, UpstreamCall
+from rolecall.api import (
+    ROLECALL_API,
+    Candidate,
+    EngineId,
+    Need,
+    RoleName,
+    RouterBackend,
+    RoutingRequest,
+    UpstreamCall,
+)
 from rolecall.client.inference_client import InferenceClient
 from rolecall.errors import RequestError
 from rolecall.routing.in_flight import InFlight
@@ -30,7 +39,7 @@ class First:
     name: ClassVar[str] = "first"
     api_version: ClassVar[int] = ROLECALL_API
     needs: ClassVar[frozenset[Need]] = frozenset()
-    router: ClassVar[None] = None
+    router: ClassVar[type[RouterBackend] | None] = None
     prompts: ClassVar[list[Any]] = []
     loads: ClassVar[list[list[int]]] = []
 
@@ -111,7 +120,7 @@ def test_a_conversation_that_goes_on_is_a_prompt_that_goes_on() -> None:
 
 # --- through gateway and client -----------------------------------------------------------
 
-Send = Callable[[Mapping[str, Any]], Awaitable[int]]
+Send = Callable[[Mapping[str, Any]], Coroutine[Any, Any, int]]
 """Sends a payload for ``/generate`` and returns the status."""
 
 
