@@ -65,19 +65,25 @@ def free_ports() -> tuple[int, int]:
     return free_port(), free_port()
 
 
-class Trainer:
-    """The process of ``trainer.py``."""
+# SGLang turns these off in its own processes; both sides of an NCCL group have to agree on them.
+NCCL_LIKE_SGLANG = {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
 
-    def __init__(self, python: str) -> None:
+
+class Trainer:
+    """The process of ``trainer.py``; what it says on standard error is kept in ``log``."""
+
+    def __init__(self, python: str, log: Path) -> None:
         path = os.environ.get("ROLECALL_SGLANG_PATH")
-        self._process = subprocess.Popen(
-            [python, str(HERE / "trainer.py")],
-            env={**os.environ, **({"PYTHONPATH": path} if path else {})},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        self._log = log
+        with log.open("w") as errors:
+            self._process = subprocess.Popen(
+                [python, str(HERE / "trainer.py")],
+                env={**os.environ, **NCCL_LIKE_SGLANG, **({"PYTHONPATH": path} if path else {})},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
 
     def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Run one command there and wait for its answer."""
@@ -91,7 +97,7 @@ class Trainer:
     def answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         answer = json.loads(self._process.stdout.readline() or '{"error": "the trainer has ended"}')
-        assert "error" not in answer, answer["error"]
+        assert "error" not in answer, f"{answer['error']}\n{self._log.read_text()[-4000:]}"
         return answer
 
     def close(self) -> None:
@@ -106,8 +112,8 @@ def sglang_python() -> str:
 
 
 @pytest.fixture(scope="session")
-def trainer(sglang_python: str) -> Iterator[Trainer]:
-    trainer = Trainer(sglang_python)
+def trainer(sglang_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainer]:
+    trainer = Trainer(sglang_python, tmp_path_factory.mktemp("trainer") / "log")
     yield trainer
     trainer.close()
 
