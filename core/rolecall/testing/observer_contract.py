@@ -49,7 +49,7 @@ class ObserverContract(PluginContract):
     def test_it_leaves_the_event_as_it_was(self, event: Event) -> None:
         """The event log and the other observers get the same object."""
         given = deepcopy(event)
-        _observe(self.fresh(), given)
+        self.fresh().on_event(given)
         assert given == event, "the observer changed the event"
 
     def test_it_takes_kinds_and_fields_that_come_later(self) -> None:
@@ -80,13 +80,13 @@ class ObserverContract(PluginContract):
     def test_it_keeps_taking_events(self) -> None:
         """A job tells of thousands."""
         observer = self.fresh()
-        for number in range(2_000):
+        for number in range(1_200):
             event = SAMPLE_EVENTS[number % len(SAMPLE_EVENTS)]
             _observe(observer, evolve(event, time_s=event.time_s + number))
 
 
 def _observe(observer: Any, event: Event) -> None:
-    answer = observer.on_event(event)
+    answer = observer.on_event(deepcopy(event))
     if inspect.iscoroutine(answer):
         answer.close()
     assert answer is None, f"on_event returned {answer!r}; nobody takes it, and nobody awaits it"

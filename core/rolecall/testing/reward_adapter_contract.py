@@ -144,7 +144,7 @@ class RewardAdapterContract(PluginContract):
 
             client.turns = last_comes_first
         together = await asyncio.gather(*(adapter.score(sample, client) for sample in samples))
-        assert list(together) == alone
+        assert list(together) == alone, "scored at the same time they get others than one after another"
 
     # --- whom it asks -----------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class RewardAdapterContract(PluginContract):
             await adapter.score(sample, client)
         assert client.requests, f'it keeps the role "{self.plugin.role}" awake and never asks it'
         for request in client.requests:
-            assert json.loads(json.dumps(request)) == request
+            assert json.loads(json.dumps(request)) == request, f"this can't be sent as JSON: {request!r}"
 
     @pytest.mark.parametrize("error", _ERRORS, ids=[type(error).__name__ for error in _ERRORS])
     async def test_an_error_of_the_judge_is_never_a_reward(self, error: Exception) -> None:
@@ -243,7 +243,7 @@ class RewardAdapterContract(PluginContract):
         scores = await stage.run(later, context)
         check_scores(stage, later, scores)
         found = [_fields(scores[sample.sample_id])[reward_field(reward.name)] for sample in later]
-        assert found == alone
+        assert found == alone, "in a stage after generation they get others than before"
 
     # --- shared by the tests ------------------------------------------------------------------
 

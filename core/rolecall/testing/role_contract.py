@@ -129,7 +129,8 @@ class RoleContract(PluginContract):
         for payload in self.payloads():
             call = self.fresh().adapt_generate(deepcopy(payload))
             assert call.path in _PATHS, f"no engine serves {call.path}"
-            assert json.loads(json.dumps(call.payload)) == call.payload
+            sent = json.loads(json.dumps(call.payload))
+            assert sent == call.payload, f"this can't be sent as JSON: {call.payload!r}"
 
     def test_a_payload_is_never_changed(self) -> None:
         """What differs from the request is put into a new body: the caller's is sent on as the bytes it

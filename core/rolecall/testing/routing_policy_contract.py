@@ -126,7 +126,8 @@ class RoutingPolicyContract(PluginContract):
         fleet = self.fleet(5)
         policy = self.fresh()
         homes = [policy.select(fleet, request).engine_id for request in requests]
-        assert answer_elsewhere(_choices, self.plugin.name, fleet, requests) == homes
+        elsewhere = answer_elsewhere(_choices, self.plugin.name, fleet, requests)
+        assert elsewhere == homes, "another process chooses otherwise"
 
     def test_an_instance_has_counters_of_its_own(self) -> None:
         """``select`` depends on the instance's own past and on nothing else: no clock, no chance, no

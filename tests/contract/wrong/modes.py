@@ -1,0 +1,279 @@
+"""Placement modes that break a promise, and one that breaks none."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from attrs import evolve
+
+from rolecall.api import ROLECALL_API, Phase, PlacementJob, PlacementPlan, Pool, Refusal, place_role
+from rolecall.testing import PlacementModeContract
+
+
+class SoundMode:
+    """Roles side by side in one pool, in the order of the job file, all awake together."""
+
+    name: ClassVar[str] = "sound_mode"
+    api_version: ClassVar[int] = ROLECALL_API
+
+    def plan(self, job: PlacementJob) -> PlacementPlan | tuple[Refusal, ...]:
+        slices: list[Any] = []
+        stop = 0
+        for role in job.roles:
+            slices.append(self.slice(role, stop, job))
+            stop = max(stop, slices[-1].stop)
+        if job.pool_devices is None or stop > job.pool_devices:
+            return self.refuse(job, stop)
+        pool = Pool(
+            pool_id="p",
+            resource=job.resource,
+            devices=job.pool_devices,
+            devices_per_node=job.devices_per_node,
+        )
+        return PlacementPlan(
+            mode=self.name,
+            pools=(pool,),
+            replicas=tuple(replica for laid in slices for replica in laid.replicas),
+            phases=self.phases(job),
+        )
+
+    def slice(self, role: Any, start: int, job: PlacementJob) -> Any:
+        return place_role(role, pool_id="p", start=start, devices_per_node=job.devices_per_node)
+
+    def phases(self, job: PlacementJob) -> tuple[Phase, ...]:
+        return (Phase(name="all", roles=tuple(role.role for role in job.roles)),)
+
+    def refuse(self, job: PlacementJob, stop: int) -> tuple[Refusal, ...]:
+        return (
+            Refusal(
+                code="pool-too-small",
+                key="placement.devices",
+                message=f"{stop} devices are needed, the pool has {job.pool_devices}",
+                fix=f"placement.devices = {stop}",
+            ),
+        )
+
+
+class TestSoundMode(PlacementModeContract):
+    plugin = SoundMode
+    fails: ClassVar = {}
+
+
+class Overlapping(SoundMode):
+    """All roles from the first bundle on, and all awake together."""
+
+    name = "overlapping"
+
+    def slice(self, role: Any, start: int, job: PlacementJob) -> Any:
+        return super().slice(role, 0, job)
+
+
+class TestOverlapping(PlacementModeContract):
+    plugin = Overlapping
+    fails: ClassVar = dict.fromkeys(
+        (
+            "test_no_two_roles_are_awake_on_one_bundle",
+            "test_the_core_takes_its_plans",
+            "test_ten_thousand_devices_are_no_different",
+        ),
+        "only roles in different phases may share devices",
+    )
+
+
+class Forgetful(SoundMode):
+    """Leaves a role's last replica out."""
+
+    name = "forgetful"
+
+    def slice(self, role: Any, start: int, job: PlacementJob) -> Any:
+        laid = super().slice(role, start, job)
+        return evolve(laid, replicas=laid.replicas[:-1] if len(laid.replicas) > 1 else laid.replicas)
+
+
+BREACHES = (
+    "test_each_plan_is_a_layout_of_its_job",
+    "test_no_two_roles_are_awake_on_one_bundle",
+    "test_roles_that_never_sleep_are_no_reason_to_fail",
+    "test_ten_thousand_devices_are_no_different",
+    "test_the_core_takes_its_plans",
+)
+"""Tests that look at the whole layout before they look at anything else."""
+
+
+class TestForgetful(PlacementModeContract):
+    plugin = Forgetful
+    fails: ClassVar = dict.fromkeys(BREACHES, "is placed 0 times, not once")
+
+
+class Boundless(SoundMode):
+    """Makes a pool that is as large as asked for, and goes beyond it."""
+
+    name = "boundless"
+
+    def slice(self, role: Any, start: int, job: PlacementJob) -> Any:
+        laid = super().slice(role, start, job)
+        last = laid.replicas[-1]
+        return evolve(laid, replicas=(*laid.replicas[:-1], _moved(last, by=100_000)))
+
+
+def _moved(replica: Any, by: int) -> Any:
+    return evolve(replica, bundles=tuple(bundle + by for bundle in replica.bundles))
+
+
+class TestBoundless(PlacementModeContract):
+    plugin = Boundless
+    fails: ClassVar = dict.fromkeys(BREACHES, "bundle-outside-pool")
+
+
+class Straddling(SoundMode):
+    """Packs engines without a look at the nodes."""
+
+    name = "straddling"
+
+    def slice(self, role: Any, start: int, job: PlacementJob) -> Any:
+        laid = place_role(role, pool_id="p", start=0, devices_per_node=1_000_000)
+        return evolve(
+            laid,
+            replicas=tuple(_moved(replica, by=start) for replica in laid.replicas),
+            start=start,
+            stop=start + laid.stop,
+        )
+
+
+class TestStraddling(PlacementModeContract):
+    plugin = Straddling
+    fails: ClassVar = dict.fromkeys(
+        (name for name in BREACHES if name != "test_ten_thousand_devices_are_no_different"),
+        "engine-straddles-nodes",
+    )
+
+
+class Counting(SoundMode):
+    """Numbers its plans."""
+
+    name = "counting"
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def phases(self, job: PlacementJob) -> tuple[Phase, ...]:
+        self.made += 1
+        return tuple(evolve(phase, name=f"phase-{self.made}") for phase in super().phases(job))
+
+
+class TestCounting(PlacementModeContract):
+    plugin = Counting
+    fails: ClassVar = {
+        "test_the_same_job_gets_the_same_answer": "the second answer is another",
+        "test_the_core_takes_its_plans": "phase-1",
+    }
+
+
+class Unordered(SoundMode):
+    """The order of a set, and so of Python's hash."""
+
+    name = "unordered"
+
+    def phases(self, job: PlacementJob) -> tuple[Phase, ...]:
+        return (Phase(name="all", roles=tuple({role.role for role in job.roles})),)
+
+
+class TestUnordered(PlacementModeContract):
+    plugin = Unordered
+    fails: ClassVar = {"test_another_process_gets_the_same_answer": "another process answers otherwise"}
+
+
+class Rewriting(SoundMode):
+    """Gives the job the pool that it should have had."""
+
+    name = "rewriting"
+
+    def plan(self, job: PlacementJob) -> PlacementPlan | tuple[Refusal, ...]:
+        if job.pool_devices is not None:
+            object.__setattr__(job, "pool_devices", job.pool_devices + job.pool_devices % 2)
+        return super().plan(job)
+
+
+class TestRewriting(PlacementModeContract):
+    plugin = Rewriting
+    fails: ClassVar = {"test_the_job_is_left_as_it_was": "it changed its job"}
+
+
+class Backwards(SoundMode):
+    """Lays the roles out in an order of its own."""
+
+    name = "backwards"
+
+    def plan(self, job: PlacementJob) -> PlacementPlan | tuple[Refusal, ...]:
+        return super().plan(evolve(job, roles=job.roles[::-1]))
+
+
+class TestBackwards(PlacementModeContract):
+    plugin = Backwards
+    fails: ClassVar = {
+        "test_each_plan_names_the_mode_and_keeps_the_order_of_roles": "not in the job file's order"
+    }
+
+
+class Unwritable(SoundMode):
+    """Names its pool with what only looks like a name."""
+
+    name = "unwritable"
+
+    def plan(self, job: PlacementJob) -> PlacementPlan | tuple[Refusal, ...]:
+        answer = super().plan(job)
+        if not isinstance(answer, PlacementPlan):
+            return answer
+        named: Any = ("p", 1)
+        return evolve(
+            answer,
+            pools=tuple(evolve(pool, pool_id=named) for pool in answer.pools),
+            replicas=tuple(evolve(replica, pool_id=named) for replica in answer.replicas),
+        )
+
+
+class TestUnwritable(PlacementModeContract):
+    plugin = Unwritable
+    fails: ClassVar = {"test_each_plan_can_be_written_down": "JSON gives back other .*pools"}
+
+
+class Silent(SoundMode):
+    """Refuses without a word."""
+
+    name = "silent"
+
+    def refuse(self, job: PlacementJob, stop: int) -> tuple[Refusal, ...]:
+        return ()
+
+
+class TestSilent(PlacementModeContract):
+    plugin = Silent
+    fails: ClassVar = {"test_a_refusal_says_what_to_change": "it refused without a reason"}
+
+
+class Curt(SoundMode):
+    """Does not say what to do about it."""
+
+    name = "curt"
+
+    def refuse(self, job: PlacementJob, stop: int) -> tuple[Refusal, ...]:
+        return tuple(evolve(refusal, fix="") for refusal in super().refuse(job, stop))
+
+
+class TestCurt(PlacementModeContract):
+    plugin = Curt
+    fails: ClassVar = {"test_a_refusal_says_what_to_change": "a refusal has no fix"}
+
+
+class Refusing(SoundMode):
+    """Wants what no job has."""
+
+    name = "refusing"
+
+    def plan(self, job: PlacementJob) -> PlacementPlan | tuple[Refusal, ...]:
+        return self.refuse(job, 0)
+
+
+class TestRefusing(PlacementModeContract):
+    plugin = Refusing
+    fails: ClassVar = {"test_it_places_some_jobs": "it refused each of its jobs"}
