@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rolecall.config.structure import structure
+from rolecall.config.source import Source
+from rolecall.config.structure import StructureError, structure
 from rolecall.plugins.host import PluginHost
 from rolecall.plugins.kinds import PluginKind
 
@@ -49,9 +50,12 @@ class PluginContract:
         """Return ``options`` as the plugin would get them from a job file.
 
         Raises:
-            StructureError: the table does not fit the plugin's ``options`` class.
+            ConfigError: the table does not fit the plugin's ``options`` class; with every fault of it.
         """
-        return structure(self.plugin.options, self.options)
+        try:
+            return structure(self.plugin.options, self.options)
+        except StructureError as error:
+            raise Source(file=f"{type(self).__name__}.options").error(error.faults) from error
 
     def test_its_entry_point_leads_to_it(self) -> None:
         """The installed plugin of its name and kind loads, keeps the rules, and is this class."""
