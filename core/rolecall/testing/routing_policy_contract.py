@@ -10,6 +10,7 @@ has a contract of its own, :class:`~rolecall.testing.router_contract.RouterContr
 from __future__ import annotations
 
 import inspect
+import itertools
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from rolecall.testing.plugin_contract import PluginContract
 _MODEL = "m"
 _ODD_KEYS = ("", " ", "0", "clé 猫 \U0001f431", "\ud800", "a\x00b", "k" * 10_000)
 """A key is any text that a header or a JSON body can hold."""
+_numbers = itertools.count()
 
 
 class RoutingPolicyContract(PluginContract):
@@ -52,8 +54,12 @@ class RoutingPolicyContract(PluginContract):
         return self.plugin()
 
     def make_request(self, key: str | None) -> RoutingRequest:
-        """Return a request with that affinity key and what else the policy's ``needs`` ask for."""
-        return RoutingRequest(model=_MODEL, affinity_key=key)
+        """Return a request with that affinity key and what else the policy's ``needs`` ask for.
+
+        Every prompt is another one.
+        """
+        prompt = f"Question {next(_numbers)}" if Need.PROMPT in self.plugin.needs else None
+        return RoutingRequest(model=_MODEL, affinity_key=key, prompt=prompt)
 
     def fleet(self, size: int) -> tuple[Candidate, ...]:
         """Return replicas 0 to ``size`` - 1 of one model, sorted by engine id as policies get them."""
@@ -135,12 +141,13 @@ class RoutingPolicyContract(PluginContract):
         if not self.takes_any_request():
             pytest.skip("every request has a key")
         fleet = self.fleet(4)
-        alone = self._turns(self.fresh(), fleet, 40)
-        one, other = self.fresh(), self.fresh()
+        requests = [self.make_request(None) for _ in range(40)]
+        policy, one, other = self.fresh(), self.fresh(), self.fresh()
+        alone = [policy.select(fleet, request).engine_id for request in requests]
         beside: list[EngineId] = []
-        for _ in range(40):
-            beside += self._turns(one, fleet, 1)
-            self._turns(other, fleet, 1)
+        for request in requests:
+            beside.append(one.select(fleet, request).engine_id)
+            other.select(fleet, request)
         assert beside == alone, "instances of one class disturb each other, or choose by chance"
 
     # --- fairness ---------------------------------------------------------------------------
