@@ -12,9 +12,8 @@ from typing import Any
 
 import httpx
 import pytest
-from attrs import define, frozen
+from attrs import define
 
-from rolecall.api import UpstreamCall
 from rolecall.client.inference_client import InferenceClient
 from rolecall.discovery.snapshot import RouteMode
 from rolecall.discovery.topology import EngineView, ModelView, RoleTopology, build_routing, new_epoch
@@ -22,12 +21,13 @@ from rolecall.engines.deadline import LoopClock
 from rolecall.engines.replica_state import ReplicaState
 from rolecall.errors import PayloadError
 from rolecall.events.event import discard
-from rolecall.ids import EngineId, ModelId, RoleName, engine_id
+from rolecall.ids import EngineId, ModelId, engine_id
 from rolecall.interfaces.engine_backend import Disaggregation
 from rolecall.interfaces.role import WeightSource
 from rolecall.interfaces.router import RouterWorker
 from rolecall.routers.keeper import RouterKeeper, RouterPlace, RouterTimes
 from rolecall.routers.membership import Member
+from rolecall.testing.plain_role import PlainRole
 from rolecall.testing.plane import Plane, plane
 from rolecall.testing.scripted_engine import ScriptedEngine
 from rolecall_routing.sglang_router import SglangRouterBackend, SglangRouterOptions, SglangRouterPolicy
@@ -35,22 +35,7 @@ from rolecall_routing.sglang_router import SglangRouterBackend, SglangRouterOpti
 pytestmark = pytest.mark.timeout(120)
 
 
-class Plugin:
-    def adapt_generate(self, payload: dict[str, Any]) -> UpstreamCall:
-        return UpstreamCall(path="/generate", payload=payload)
-
-    def endpoints(self) -> Sequence[Any]:
-        return ()
-
-
-@frozen(kw_only=True)
-class Role:
-    name: RoleName
-    plugin: Any
-    policy: Any
-
-
-CRITIC = Role(name=RoleName("critic"), plugin=Plugin(), policy=SglangRouterPolicy)
+CRITIC = PlainRole(policy=SglangRouterPolicy)
 SOON_S = 20.0
 
 

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any, ClassVar
 
 import pytest
-from attrs import frozen
 
 from rolecall.api import (
-    ROLECALL_API,
     Candidate,
     DeadlineError,
     ModelUnavailableError,
-    Need,
     PayloadError,
-    RoleName,
-    RoutingRequest,
     ScoringClient,
-    UpstreamCall,
     UpstreamError,
     UpstreamStatusError,
     rendezvous,
@@ -35,43 +29,17 @@ from rolecall.errors import PluginContractError, RegistryUnavailableError, Unkno
 from rolecall.gateway.settings import GatewaySettings
 from rolecall.plugins.host import PluginHost
 from rolecall.plugins.kinds import PluginKind
+from rolecall.testing.plain_role import ByKey, PlainRole
 from rolecall.testing.plane import Plane, plane
 from rolecall.testing.scripted_answers import tokens_of
 from rolecall.testing.snapshots import model_entry
 
 
-class Policy:
-    name: ClassVar[str] = "by_key"
-    api_version: ClassVar[int] = ROLECALL_API
-    needs: ClassVar[frozenset[Need]] = frozenset()
-    router: ClassVar[None] = None
-
-    def select(self, candidates: Sequence[Candidate], request: RoutingRequest) -> Candidate:
-        return rendezvous(request.affinity_key or "", candidates)
-
-
-class OtherPolicy(Policy):
+class OtherPolicy(ByKey):
     name: ClassVar[str] = "other"
 
 
-class Plugin:
-    """Passes every payload on."""
-
-    def adapt_generate(self, payload: dict[str, Any]) -> UpstreamCall:
-        return UpstreamCall(path="/generate", payload=payload)
-
-    def endpoints(self) -> Sequence[Any]:
-        return ()
-
-
-@frozen(kw_only=True)
-class Role:
-    name: RoleName
-    plugin: Any
-    policy: Any
-
-
-CRITIC = Role(name=RoleName("critic"), plugin=Plugin(), policy=Policy)
+CRITIC = PlainRole()
 
 
 @pytest.fixture
@@ -82,7 +50,7 @@ async def world() -> AsyncIterator[Plane]:
 
 @pytest.fixture
 async def client(world: Plane) -> AsyncIterator[InferenceClient]:
-    client = InferenceClient(world.url, policy=Policy, role="critic")
+    client = InferenceClient(world.url, policy=ByKey, role="critic")
     yield client
     await client.aclose()
 
@@ -242,7 +210,7 @@ async def test_a_reset_in_mid_flight_was_asked_once_and_is_not_asked_again(
 
 
 async def test_a_failure_makes_the_cache_worthless(world: Plane) -> None:
-    client = InferenceClient(world.url, policy=Policy, ttl_s=3600)
+    client = InferenceClient(world.url, policy=ByKey, ttl_s=3600)
     await client.generate({"text": "warm"})
     world.publish(urls=world.urls[1:], generation=2)
     home = engine_of(world, "")
@@ -294,7 +262,7 @@ async def test_a_deadline_also_holds_while_discovery_hangs() -> None:
     server = await asyncio.start_server(hang, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        client = InferenceClient(f"http://127.0.0.1:{port}", policy=Policy)
+        client = InferenceClient(f"http://127.0.0.1:{port}", policy=ByKey)
         with pytest.raises(DeadlineError, match="before it was sent"):
             await client.generate({"text": "x"}, timeout_s=0.05)
         await client.aclose()
@@ -355,7 +323,7 @@ async def test_a_stream_outside_the_protocol_is_an_upstream_error(
 
 
 async def test_another_role_at_the_address_is_refused(world: Plane) -> None:
-    client = InferenceClient(world.url, policy=Policy, role="actor")
+    client = InferenceClient(world.url, policy=ByKey, role="actor")
     with pytest.raises(RegistryUnavailableError, match="'actor'"):
         await client.generate({"text": "x"})
     await client.aclose()
@@ -371,11 +339,11 @@ async def test_another_policy_than_the_roles_is_refused(world: Plane) -> None:
 
 async def test_a_token_opens_discovery() -> None:
     async with plane(CRITIC, settings=GatewaySettings(bearer_token="secret")) as world:
-        client = InferenceClient(world.url, policy=Policy, token="secret")
+        client = InferenceClient(world.url, policy=ByKey, token="secret")
         assert await client.generate({"text": "x"})
         await client.aclose()
         assert "authorization" not in world.engines[0].received[0].headers
-        stranger = InferenceClient(world.url, policy=Policy)
+        stranger = InferenceClient(world.url, policy=ByKey)
         with pytest.raises(RegistryUnavailableError, match="401"):
             await stranger.generate({"text": "x"})
         await stranger.aclose()
@@ -383,7 +351,7 @@ async def test_a_token_opens_discovery() -> None:
 
 async def test_without_a_policy_it_loads_the_one_that_the_role_names() -> None:
     installed = PluginHost.from_environment().load(PluginKind.ROUTING_POLICY, "affinity")
-    role = Role(name=RoleName("critic"), plugin=Plugin(), policy=installed)
+    role = PlainRole(policy=installed)
     async with plane(role, engines=3) as world, InferenceClient(world.url) as client:
         target = await client.resolve(affinity_key="group-1")
         assert target.engine_id == f"m/replica-{engine_of(world, 'group-1')}"
@@ -406,7 +374,7 @@ def test_a_loop_shares_one_client_and_closes_it() -> None:
 
     async def ask() -> None:
         for _ in range(3):
-            clients.append(await shared_client("http://127.0.0.1:9/critic/", policy=Policy))
+            clients.append(await shared_client("http://127.0.0.1:9/critic/", policy=ByKey))
         real = clients[-1].aclose
 
         async def aclose() -> None:
@@ -414,7 +382,7 @@ def test_a_loop_shares_one_client_and_closes_it() -> None:
             await real()
 
         clients[-1].aclose = aclose  # type: ignore[method-assign]
-        assert await shared_client("http://127.0.0.1:9/other", policy=Policy) is not clients[0]
+        assert await shared_client("http://127.0.0.1:9/other", policy=ByKey) is not clients[0]
 
     asyncio.run(ask())
     assert len({id(client) for client in clients}) == 1

@@ -5,24 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx
 import pytest
-from attrs import frozen
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rolecall.api import (
-    ROLECALL_API,
-    Candidate,
     Endpoint,
-    Need,
     PayloadError,
-    RoleName,
-    RoutingRequest,
     UpstreamCall,
-    rendezvous,
 )
 from rolecall.discovery.snapshot import parse_snapshot
 from rolecall.discovery.source import SnapshotSource
@@ -30,22 +23,13 @@ from rolecall.engines.replica_state import ReplicaState
 from rolecall.errors import PluginContractError
 from rolecall.gateway.app import build_gateway
 from rolecall.gateway.settings import GatewaySettings
+from rolecall.testing.plain_role import PlainRole
 from rolecall.testing.plane import Plane, plane
 from rolecall.testing.scripted_answers import tokens_of
 from rolecall.testing.snapshots import model_entry
 
 CHATS = ["/v1/chat/completions", "/chat/completions"]
 MESSAGES = [{"role": "user", "content": "2 + 2?"}]
-
-
-class Policy:
-    name: ClassVar[str] = "by_key"
-    api_version: ClassVar[int] = ROLECALL_API
-    needs: ClassVar[frozenset[Need]] = frozenset()
-    router: ClassVar[None] = None
-
-    def select(self, candidates: Sequence[Candidate], request: RoutingRequest) -> Candidate:
-        return rendezvous(request.affinity_key or "", candidates)
 
 
 class Plugin:
@@ -81,14 +65,7 @@ async def _grow(request: Request, gateway: Any) -> Response:
     return JSONResponse({"role": gateway.role, "grown": request.path_params["amount"]}, 202)
 
 
-@frozen(kw_only=True)
-class Role:
-    name: RoleName
-    plugin: Any
-    policy: Any
-
-
-CRITIC = Role(name=RoleName("critic"), plugin=Plugin(), policy=Policy)
+CRITIC = PlainRole(plugin=Plugin())
 SETTINGS = GatewaySettings(max_body_bytes=2000, request_timeout_s=0.5, max_wait_s=0.3)
 
 
@@ -448,7 +425,7 @@ async def test_a_role_that_breaks_is_a_500_without_its_words() -> None:
         def adapt_generate(self, payload: dict[str, Any]) -> UpstreamCall:
             raise LookupError("a secret")
 
-    role = Role(name=RoleName("critic"), plugin=Broken(), policy=Policy)
+    role = PlainRole(plugin=Broken())
     async with (
         plane(role) as broken,
         httpx.AsyncClient(base_url=broken.url, timeout=10, verify=False) as caller,
@@ -574,7 +551,7 @@ def test_a_role_can_not_hide_what_is_served(endpoints: list[Endpoint]) -> None:
         def endpoints(self) -> Sequence[Endpoint]:
             return endpoints
 
-    role = Role(name=RoleName("critic"), plugin=Greedy(), policy=Policy)
+    role = PlainRole(plugin=Greedy())
     with pytest.raises(PluginContractError, match="already served"):
         build_gateway(role, SnapshotSource(_NoReader()), GatewaySettings())
 

@@ -4,57 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx
 import pytest
-from attrs import frozen
 
-from rolecall.api import (
-    ROLECALL_API,
-    Candidate,
-    Need,
-    RoleName,
-    RoutingRequest,
-    UpstreamCall,
-)
 from rolecall.engines.replica_state import ReplicaState
 from rolecall.gateway.settings import GatewaySettings
+from rolecall.testing.plain_role import PlainRole
 from rolecall.testing.plane import Plane, plane
 from rolecall.testing.scripted_answers import tokens_of
 
 MESSAGES = [{"role": "user", "content": "2 + 2?"}]
 
 
-class Policy:
-    name: ClassVar[str] = "first"
-    api_version: ClassVar[int] = ROLECALL_API
-    needs: ClassVar[frozenset[Need]] = frozenset()
-    router: ClassVar[None] = None
-
-    def select(self, candidates: Sequence[Candidate], request: RoutingRequest) -> Candidate:
-        return candidates[0]
-
-
-class Plugin:
-    def adapt_generate(self, payload: dict[str, Any]) -> UpstreamCall:
-        return UpstreamCall(path="/generate", payload=payload)
-
-    def endpoints(self) -> Sequence[Any]:
-        return ()
-
-
-@frozen(kw_only=True)
-class Role:
-    name: RoleName
-    plugin: Any
-    policy: Any
-
-
-CRITIC = Role(name=RoleName("critic"), plugin=Plugin(), policy=Policy)
+CRITIC = PlainRole()
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 

@@ -8,17 +8,14 @@ from typing import Any, ClassVar
 
 import httpx
 import pytest
-from attrs import frozen
 
 from rolecall.api import (
     ROLECALL_API,
     Candidate,
     EngineId,
     Need,
-    RoleName,
     RouterBackend,
     RoutingRequest,
-    UpstreamCall,
 )
 from rolecall.client.inference_client import InferenceClient
 from rolecall.errors import RequestError
@@ -26,6 +23,7 @@ from rolecall.routing.in_flight import InFlight
 from rolecall.routing.prompt import prompt_in
 from rolecall.routing.resolver import RouteResolver
 from rolecall.testing.free_port import free_port
+from rolecall.testing.plain_role import PlainRole
 from rolecall.testing.plane import Plane, plane
 from rolecall.testing.snapshots import model_entry, snapshot_of
 
@@ -124,26 +122,9 @@ Send = Callable[[Mapping[str, Any]], Coroutine[Any, Any, int]]
 """Sends a payload for ``/generate`` and returns the status."""
 
 
-class Plugin:
-    """Passes every payload on."""
-
-    def adapt_generate(self, payload: dict[str, Any]) -> UpstreamCall:
-        return UpstreamCall(path="/generate", payload=payload)
-
-    def endpoints(self) -> Sequence[Any]:
-        return ()
-
-
-@frozen(kw_only=True)
-class Role:
-    name: RoleName
-    plugin: Any
-    policy: Any
-
-
 @pytest.fixture
 async def world() -> AsyncIterator[Plane]:
-    async with plane(Role(name=RoleName("critic"), plugin=Plugin(), policy=Asking), engines=2) as running:
+    async with plane(PlainRole(policy=Asking), engines=2) as running:
         yield running
 
 
