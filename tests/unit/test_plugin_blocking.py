@@ -62,6 +62,14 @@ def test_a_distribution_that_is_blocked_settles_a_name_claimed_twice(two_pagers)
     assert "acme_pager" not in sys.modules
 
 
+def test_one_claim_can_be_blocked_by_itself(two_pagers):
+    with pytest.raises(DuplicatePluginError, match=r'block the others, .* = \["zeta-tools/observer'):
+        host().load(PluginKind.OBSERVER, "pager")
+    settled = host("zeta-tools/observer/pager")
+    assert settled.find(PluginKind.OBSERVER, "pager").distribution == "acme"
+    assert states(host("zeta-tools/observer/other"))["zeta-tools"] is PluginState.DUPLICATE
+
+
 def test_a_distribution_is_named_as_package_indexes_compare_names(two_pagers):
     assert states(host("Zeta_Tools"))["zeta-tools"] is PluginState.BLOCKED
 
@@ -73,7 +81,8 @@ def test_a_blocked_name_is_not_installed_and_the_message_says_by_what(two_pagers
     with pytest.raises(UnknownPluginError) as caught:
         blocked.find(PluginKind.OBSERVER, "pager")
     message = str(caught.value)
-    assert 'observer "pager" is blocked: acme 1.0 (acme_pager), by "observer/pager"' in message
+    assert 'observer "pager" is installed but blocked: acme 1.0 (acme_pager) by "observer/pager"' in message
+    assert "Not blocked: console_log" in message
     assert "zeta-tools 1.0" in message
     assert "plugins.block in the job file, rolecall --block" in message
 
@@ -83,6 +92,8 @@ def test_a_blocked_name_is_not_installed_and_the_message_says_by_what(two_pagers
     [
         ("acmee", 'did you mean "acme"?'),
         ("observer/pagerr", 'did you mean "observer/pager"?'),
+        ("acme/observer/pagerr", 'did you mean "acme/observer/pager"?'),
+        ("acme/observers/pager", '"acme/observers/pager" names no kind of plugin; did you mean "observer"?'),
         ("observers/pager", '"observers/pager" names no kind of plugin; did you mean "observer"?'),
         ("", '"" blocks nothing'),
     ],
@@ -114,8 +125,8 @@ def test_the_job_file_and_the_command_line_block_together(job_file):
     said = plan(job_file('["reward_adapter/exact_match"]'), "--block", "batch_sink/jsonl")
     problems = {problem["key"]: problem["message"] for problem in json.loads(said.stdout)["problems"]}
     assert said.returncode == 2
-    assert 'reward adapter "exact_match" is blocked' in problems["rewards.exact.adapter"]
-    assert 'batch sink "jsonl" is blocked' in problems["sink.name"]
+    assert 'reward adapter "exact_match" is installed but blocked' in problems["rewards.exact.adapter"]
+    assert 'batch sink "jsonl" is installed but blocked' in problems["sink.name"]
 
 
 def test_blocking_what_a_job_does_not_select_changes_nothing(job_file):
@@ -125,6 +136,20 @@ def test_blocking_what_a_job_does_not_select_changes_nothing(job_file):
 def test_a_misspelt_entry_is_told_with_its_key(job_file):
     said = plan(job_file('["reward_adapter/exact_match", "obsever/pager"]'))
     assert "plugins.block[1]" in {problem["key"] for problem in json.loads(said.stdout)["problems"]}
+
+
+def test_a_misspelt_entry_of_the_command_line_is_told_as_such(job_file):
+    said = plan(job_file("[]"), "--block", "obsever/console_log")
+    assert said.returncode == 1
+    assert f'--block or {BLOCK_VARIABLE}: "obsever/console_log" names no kind' in said.stderr
+
+
+def test_lines_of_the_file_are_told_beside_a_list_of_the_command_line(job_file):
+    file = job_file('["engine_backend/sglang"]')
+    said = plan(file, "--block", "batch_sink/jsonl")
+    (problem,) = json.loads(said.stdout)["problems"]
+    lines = file.read_text(encoding="utf-8").splitlines()
+    assert lines[problem["line"] - 1].startswith('name = "jsonl"')
 
 
 def test_the_list_of_the_command_line_travels_with_the_jobs_configuration(job_file, monkeypatch):

@@ -182,18 +182,20 @@ def test_a_hook_without_its_mark_is_told(fake_site):
 
 def test_a_module_without_a_hook_is_told(fake_site):
     message = refused(fake_site, "x = 1")
-    assert "acme_pager must implement rolecall_observer for the group rolecall.observers" in message
+    assert (
+        "acme_pager must implement rolecall_observer, being registered in the group rolecall.observers"
+        in message
+    )
 
 
 def test_a_hook_of_another_kind_is_told(fake_site):
     message = refused(fake_site, OBSERVER.replace("def rolecall_observer", "def rolecall_role"))
-    assert "it implements rolecall_role: is it registered in the wrong group?" in message
+    assert message.endswith("; it implements rolecall_role, which belongs in the group rolecall.roles")
 
 
 def test_a_hook_with_an_unknown_argument_is_told(fake_site):
     message = refused(fake_site, OBSERVER.replace("rolecall_observer()", "rolecall_observer(config)"))
-    assert "does not fit the specification" in message
-    assert "config" in message
+    assert message.endswith("must take no argument, found rolecall_observer(config)")
 
 
 def test_a_hook_that_returns_no_class_is_told(fake_site):
@@ -322,7 +324,7 @@ def test_options_must_have_types_that_exist(fake_site):
 @pytest.mark.parametrize(
     ("attribute", "words"),
     [
-        ("needs = 'affinity_key'", '"needs" must be frozenset[rolecall.interfaces.routing_policy.Need]'),
+        ("needs = 'affinity_key'", '"needs" must be frozenset[Need]'),
         ("needs = frozenset({'affinity_key'})", '"needs" must be frozenset'),
         ("", 'the class attribute "needs" is missing'),
     ],
@@ -392,7 +394,7 @@ def test_a_policy_may_bring_a_router(fake_site, router):
 @pytest.mark.parametrize(
     ("router", "words"),
     [
-        ("Sound()", '"router" must be type[rolecall.interfaces.router.RouterBackend] | None, found <'),
+        ("Sound()", '"router" must be type[RouterBackend] | None, found an instance of Sound'),
         ("Unsound", '"router" (Unsound): "pairs" must be bool, found \'yes\''),
         ("Unsound", '"router" (Unsound): "options" must be an attrs class'),
         ("Unsound", '"router" (Unsound): the method "create" is missing'),

@@ -44,17 +44,17 @@ class _LazyGroup(click.Group):
 @click.option(
     "--block",
     multiple=True,
-    metavar="DISTRIBUTION|KIND/NAME",
-    help="Let a plugin count as not installed; may be repeated.",
+    metavar="PLUGIN",
+    help="Let plugins count as not installed: DISTRIBUTION, KIND/NAME or DISTRIBUTION/KIND/NAME. Repeatable.",
 )
 @click.option("--trace-plugins", is_flag=True, help="Tell on standard error what is done with each plugin.")
 def cli(block: tuple[str, ...], trace_plugins: bool) -> None:
     """Every inference role of an RL post-training job on one plane."""
     # By the environment, since `up` leaves the job to another process.
     if block:
-        from rolecall.plugins.blocking import BLOCK_VARIABLE, blocked_by_environment
+        from rolecall.plugins.blocking import BLOCK_VARIABLE, entries_of_environment
 
-        os.environ[BLOCK_VARIABLE] = ",".join((*blocked_by_environment(), *block))
+        os.environ[BLOCK_VARIABLE] = ",".join((*entries_of_environment(), *block))
     if trace_plugins:
         from rolecall.plugins.trace import TRACE_VARIABLE
 
@@ -62,7 +62,7 @@ def cli(block: tuple[str, ...], trace_plugins: bool) -> None:
 
 
 def main() -> None:
-    """Run the command; errors made on purpose are shown without a traceback.
+    """Run the command; errors made on purpose are shown without a traceback of rolecall's own.
 
     Exit codes: 0 done, 1 failed, 2 the job file is wrong or can't be placed, 130 interrupted.
     """
@@ -76,8 +76,15 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (ConfigError, PlacementRefused) as error:
-        click.echo(str(error), err=True)
+        _tell(error, str(error))
         sys.exit(2)
     except RolecallError as error:
-        click.echo(f"rolecall: {error}", err=True)
+        _tell(error, f"rolecall: {error}")
         sys.exit(1)
+
+
+def _tell(error: RolecallError, message: str) -> None:
+    """Show an error with its notes; where a plugin raised, the traceback of that comes first."""
+    from rolecall.cli.plugin_traceback import plugin_traceback
+
+    click.echo("\n".join([plugin_traceback(error) + message, *getattr(error, "__notes__", ())]), err=True)

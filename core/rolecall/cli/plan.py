@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from rolecall.cli.plugin_traceback import plugin_traceback
 from rolecall.errors import ConfigError, PlacementRefused, Refusal
 from rolecall.job.prepare import prepare_job
 from rolecall.placement.render import PLAN_SCHEMA_VERSION, plan_to_json, render_map
@@ -40,6 +41,7 @@ def plan(ctx: click.Context, file: Path, as_json: bool) -> None:
         if as_json:
             click.echo(json.dumps(_problem_to_json(error), indent=2))
         else:
+            click.echo(plugin_traceback(error), err=True, nl=False)
             _show_problem(Console(stderr=True, highlight=False), file, error)
         ctx.exit(JOB_FILE_IS_WRONG)
     if as_json:

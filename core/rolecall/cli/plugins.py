@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
-import traceback
 from collections.abc import Sequence
 
 import click
 
+from rolecall.cli.plugin_traceback import plugin_traceback
 from rolecall.plugins.blocking import blocked_by_environment
 from rolecall.plugins.host import CheckResult, PluginHost
-from rolecall.plugins.installed import PluginInfo, PluginState
+from rolecall.plugins.installed import PluginInfo, PluginState, installed_plugins
 from rolecall.plugins.trace import traced_by_environment
 
 _Rows = Sequence[Sequence[str]]
@@ -69,10 +69,8 @@ def check_plugins(*, with_traceback: bool) -> None:
 
 
 def _host() -> PluginHost:
-    host = PluginHost.from_environment(block=blocked_by_environment(), trace=traced_by_environment())
-    for _, fault in host.block_faults():
-        raise click.UsageError(f"--block: {fault}")
-    return host
+    found = installed_plugins()
+    return PluginHost(found, block=blocked_by_environment(found), trace=traced_by_environment())
 
 
 def _as_json(plugin: PluginInfo) -> dict[str, object]:
@@ -94,10 +92,8 @@ def _identity(plugin: PluginInfo) -> tuple[str, str, str, str]:
 
 
 def _report(result: CheckResult, *, with_traceback: bool) -> str:
-    error = result.error
-    if with_traceback and error is not None and error.__cause__ is not None:
-        return f"{''.join(traceback.format_exception(error.__cause__))}{error}"
-    return str(error)
+    where = plugin_traceback(result.error) if with_traceback else ""
+    return f"{where}{result.error}"
 
 
 def _print_table(rows: _Rows) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
+
 from rolecall.config.lines import KeyLines, KeyPath
 from rolecall.config.source import Source
 from rolecall.config.specs import JobConfig
@@ -68,7 +70,9 @@ def source_of(config: JobConfig, path: Path) -> Source:
     try:
         text = _read(path)
         table = _parse(path, text)
-        lines = KeyLines.of(text, table) if structure(JobConfig, table) == config else KeyLines()
+        # The command line may have added to the section about plugins.
+        written = evolve(structure(JobConfig, table), plugins=config.plugins)
+        lines = KeyLines.of(text, table) if written == config else KeyLines()
     except (ConfigError, StructureError):
         lines = KeyLines()
     return Source(file=str(path), lines=lines)

@@ -24,7 +24,7 @@ from rolecall.config.resolved import ResolvedJob, ResolvedModel, ResolvedRole, R
 from rolecall.config.source import Fault, key_text
 from rolecall.config.specs import JobConfig, ModelConfig, RewardConfig, RoleConfig
 from rolecall.config.structure import StructureError, structure
-from rolecall.errors import DuplicatePluginError, PluginError, PluginLoadError, UnknownPluginError
+from rolecall.errors import DuplicatePluginError, PluginError, UnknownPluginError
 from rolecall.ids import ModelId, RoleName
 from rolecall.interfaces.batch_sink import BatchSink, SinkContext
 from rolecall.interfaces.engine_backend import Capability, EngineBackend
@@ -33,6 +33,7 @@ from rolecall.interfaces.placement_mode import PlacementMode
 from rolecall.interfaces.reward_adapter import RewardAdapter
 from rolecall.interfaces.role import NamedReward, Role, WeightSource
 from rolecall.interfaces.routing_policy import RoutingPolicy
+from rolecall.plugins.contract import load_error
 from rolecall.plugins.host import PluginHost
 from rolecall.plugins.kinds import PluginKind
 
@@ -350,7 +351,7 @@ class _Resolution:
             return plugin_class(*arguments)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; it becomes the cause
             plugin = self._host.find(choice.kind, choice.name)
-            broken = PluginLoadError(f"{plugin} could not be made: {type(error).__name__}: {error}")
+            broken = load_error(plugin, f"making {plugin_class.__qualname__}", error)
             broken.__cause__ = error
             self._note_broken(choice, broken)
             return None

@@ -43,8 +43,9 @@ class JobSection:
 class PluginsSection:
     """``[plugins]``: which installed plugins count, in every process of the job.
 
-    block: plugins that count as not installed: a distribution (``acme-routing``), or ``kind/name``
-        (``routing_policy/sticky``). ``rolecall --block`` adds to it.
+    block: plugins that count as not installed: a distribution (``acme-routing``), a plugin
+        (``routing_policy/sticky``), or a plugin of a distribution (``acme-routing/routing_policy/sticky``).
+        ``rolecall --block`` adds to it.
     trace: tell on standard error what is done with each plugin; also ``rolecall --trace-plugins``.
     """
 

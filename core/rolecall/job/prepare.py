@@ -12,6 +12,7 @@ from rolecall.config.specs import PluginsSection
 from rolecall.placement.plan import PlacementPlan
 from rolecall.placement.preflight import plan_job
 from rolecall.plugins.blocking import blocked_by_environment
+from rolecall.plugins.installed import installed_plugins
 from rolecall.plugins.trace import traced_by_environment
 
 
@@ -27,7 +28,7 @@ def resolve_file(file: Path) -> ResolvedJob:
     """
     config = load_config(file)
     plugins = PluginsSection(
-        block=(*config.plugins.block, *blocked_by_environment()),
+        block=(*config.plugins.block, *blocked_by_environment(installed_plugins())),
         trace=config.plugins.trace or traced_by_environment(),
     )
     config = evolve(config, plugins=plugins)

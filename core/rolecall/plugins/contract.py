@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import types
 from collections.abc import Iterator
 from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
@@ -57,9 +58,8 @@ def load_class(info: PluginInfo, trace: Trace) -> type[Any]:
 
 def _checked(info: PluginInfo, plugin_class: object) -> type[Any]:
     if not isinstance(plugin_class, type):
-        raise PluginContractError(
-            f"{info}: {info.kind.hook} must return a class, it returned {plugin_class!r}"
-        )
+        found = "nothing" if plugin_class is None else f"an instance of {type(plugin_class).__qualname__}"
+        raise PluginContractError(f"{info}: {info.kind.hook} must return a class, it returned {found}")
     faults = tuple(_class_faults(info, plugin_class))
     if faults:
         lines = "".join(f"\n  - {fault}" for fault in faults)
@@ -72,15 +72,13 @@ def _checked(info: PluginInfo, plugin_class: object) -> type[Any]:
 def _import_module(info: PluginInfo) -> types.ModuleType:
     if not all(part.isidentifier() for part in info.target.split(".")):
         raise PluginContractError(
-            f'{info}: its entry point must name a module and nothing more, found "{info.target}"; '
-            f"the module implements {info.kind.hook}, which returns the class"
+            f'{info}: its entry point must name a module and nothing more, found "{info.target}". '
+            f"The module implements {info.kind.hook}, which returns the class"
         )
     try:
         return importlib.import_module(info.target)
     except (Exception, SystemExit) as error:
-        raise PluginLoadError(
-            f"{info} could not be loaded: importing {info.target} raised {type(error).__name__}: {error}"
-        ) from error
+        raise load_error(info, f"importing {info.target}", error) from error
 
 
 def _call_hook(info: PluginInfo, module: types.ModuleType) -> object:
@@ -90,34 +88,56 @@ def _call_hook(info: PluginInfo, module: types.ModuleType) -> object:
         manager.register(module)
         manager.check_pending()
     except pluggy.PluginValidationError as error:
-        message = _misspelt_hooks(manager, module) or f"its hook does not fit the specification: {error}"
-        raise PluginContractError(f"{info}: {message}") from error
+        message = _misspelt_hooks(manager, module) or _misfit_hooks(module)
+        raise PluginContractError(f"{info}: {message or error}") from error
     hook = getattr(manager.hook, info.kind.hook)
     if not hook.get_hookimpls():
         raise PluginContractError(f"{info}: {_missing_hook(manager, module, info.kind)}")
     try:
         return hook()
     except (Exception, SystemExit) as error:
-        raise PluginLoadError(
-            f"{info} could not be loaded: {info.kind.hook} raised {type(error).__name__}: {error}"
-        ) from error
+        raise load_error(info, info.kind.hook, error) from error
+
+
+def load_error(info: PluginInfo, step: str, error: BaseException) -> PluginLoadError:
+    """Return what says that a plugin's own code raised at a step; the caller makes ``error`` its cause."""
+    return PluginLoadError(
+        f"{info} could not be loaded: {step} raised {type(error).__name__}: {error}. "
+        f"The fault is in {info.distribution}, or in what it needs (see: pip check)"
+    )
 
 
 def _misspelt_hooks(manager: pluggy.PluginManager, module: types.ModuleType) -> str:
     hooks = [kind.hook for kind in PluginKind]
     unknown = [caller.name for caller in manager.get_hookcallers(module) or () if not caller.has_spec()]
     return "; ".join(
-        f'"{name}" in {module.__name__} is marked as a hook but is none{did_you_mean(name, hooks)}'
+        f'"{name}" in {module.__name__} is marked as a hook but is none'
+        f"{did_you_mean(name, hooks) or '. Hooks: ' + ', '.join(hooks)}"
         for name in unknown
+    )
+
+
+def _misfit_hooks(module: types.ModuleType) -> str:
+    hooks = {kind.hook: getattr(module, kind.hook, None) for kind in PluginKind}
+    signatures = {name: inspect.signature(hook) for name, hook in hooks.items() if callable(hook)}
+    return "; ".join(
+        f"{name} in {module.__name__} must take no argument, found {name}{signature}"
+        for name, signature in signatures.items()
+        if signature.parameters
     )
 
 
 def _missing_hook(manager: pluggy.PluginManager, module: types.ModuleType, kind: PluginKind) -> str:
     if callable(getattr(module, kind.hook, None)):
         return f"{kind.hook} in {module.__name__} must be marked with @hookimpl (from rolecall.api)"
-    others = ", ".join(caller.name for caller in manager.get_hookcallers(module) or ())
-    found = f" (it implements {others}: is it registered in the wrong group?)" if others else ""
-    return f"{module.__name__} must implement {kind.hook} for the group {kind.group}{found}"
+    implemented = {caller.name for caller in manager.get_hookcallers(module) or ()}
+    others = [
+        f"it implements {other.hook}, which belongs in the group {other.group}"
+        for other in PluginKind
+        if other.hook in implemented
+    ]
+    found = f"; {' and '.join(others)}" if others else ""
+    return f"{module.__name__} must implement {kind.hook}, being registered in the group {kind.group}{found}"
 
 
 # --- the class --------------------------------------------------------------------------
@@ -134,13 +154,17 @@ def _member_faults(info: PluginInfo, plugin_class: type[Any], protocol: type[Any
             continue
         value = getattr(plugin_class, member)
         if not _is_a(value, hint):
-            yield f'"{member}" must be {_type_text(hint)}, found {value!r}'
+            yield f'"{member}" must be {_type_text(hint)}, found {_value_text(value)}'
         elif member == "options":
             yield from _options_faults(value)
         elif member == "name" and value != info.name:
-            yield f'"name" is "{value}", but the entry point is called "{info.name}"'
+            yield f'"name" is "{value}", but the entry point is called "{info.name}"; make them equal'
         elif member == "api_version" and value != hookspecs.ROLECALL_API:
-            yield f'"api_version" is {value}; this rolecall supports {hookspecs.ROLECALL_API} only'
+            behind = "rolecall" if value > hookspecs.ROLECALL_API else info.distribution
+            yield (
+                f'"api_version" is {value}; this rolecall supports {hookspecs.ROLECALL_API} only. '
+                f"Install a newer {behind}"
+            )
         elif member in PARTS and isinstance(value, type):
             faults = _member_faults(info, value, PARTS[member])
             yield from (f'"{member}" ({value.__qualname__}): {fault}' for fault in faults)
@@ -150,7 +174,7 @@ def _member_faults(info: PluginInfo, plugin_class: type[Any], protocol: type[Any
         if found is None or found is inspect.getattr_static(protocol, method):
             yield f'the method "{method}" is missing'
         elif not callable(getattr(plugin_class, method)):
-            yield f'"{method}" must be a method, found {found!r}'
+            yield f'"{method}" must be a method, found {_value_text(found)}'
 
 
 def class_attributes(protocol: type[Any]) -> dict[str, Any]:
@@ -168,7 +192,7 @@ def methods(protocol: type[Any]) -> tuple[str, ...]:
 
 def _options_faults(options: type[Any]) -> Iterator[str]:
     if not attrs.has(options):
-        yield f'"options" must be an attrs class, found {options!r}'
+        yield f'"options" must be an attrs class, found {options.__qualname__}; mark it with @attrs.frozen'
         return
     try:
         attrs.resolve_types(options)
@@ -191,6 +215,13 @@ def _is_a(value: object, hint: Any) -> bool:
 
 
 def _type_text(hint: Any) -> str:
-    return (
-        hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint).replace("typing.", "")
-    )
+    """Write a type without the modules that its names come from: ``frozenset[Need]``."""
+    if isinstance(hint, type) and not get_args(hint):
+        return hint.__name__
+    return re.sub(r"(\w+\.)+(?=\w)", "", str(hint))
+
+
+def _value_text(value: object) -> str:
+    """Write a value; an object by its class, since the address in its own text helps nobody."""
+    text = repr(value)
+    return f"an instance of {type(value).__qualname__}" if re.search(r" at 0x[0-9a-f]+>", text) else text

@@ -7,7 +7,7 @@ of its own; plugins are never sent from one process to another, only their names
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from attrs import evolve, frozen
@@ -82,8 +82,7 @@ class PluginHost:
         if len(claims) > 1:
             origins = ", ".join(claim.origin for claim in claims)
             raise DuplicatePluginError(
-                f'{kind.label} "{name}" is claimed more than once: {origins}. '
-                "Uninstall all but one, or block their distributions (plugins.block)"
+                f'{kind.label} "{name}" is claimed more than once: {origins}. {_way_out(claims)}'
             )
         return claims[0]
 
@@ -122,23 +121,31 @@ class PluginHost:
 
     def _summary(self) -> str:
         distributions = sorted({plugin.distribution for plugin in self._plugins})
-        blocked = [f"{plugin.path} of {plugin.distribution}" for plugin in self._plugins if plugin.blocked_by]
+        blocked = [plugin.claim for plugin in self._plugins if plugin.blocked_by]
         return (
             f"{len(self._plugins)} installed by {', '.join(distributions) or 'nobody'}"
             f"; blocked: {', '.join(blocked) or 'none'}"
         )
 
     def _unknown(self, kind: PluginKind, name: str) -> str:
-        blocked = self._claims(kind, name)
-        if blocked:
-            claims = ", ".join(f'{claim.origin}, by "{claim.blocked_by}"' for claim in blocked)
-            return (
-                f'{kind.label} "{name}" is blocked: {claims}. '
-                f"Select another, or take it off the list ({WHERE})"
-            )
         names = self.names(kind)
         installed = ", ".join(names) or "none"
+        blocked = self._claims(kind, name)
+        if blocked:
+            claims = ", ".join(f'{claim.origin} by "{claim.blocked_by}"' for claim in blocked)
+            return (
+                f'{kind.label} "{name}" is installed but blocked: {claims}. Not blocked: {installed}. '
+                f"Select one of those, or take the entry out of where it stands: {WHERE}"
+            )
         hint = did_you_mean(name, names) or "."
         return (
             f'{kind.label} "{name}" is not installed{hint} Installed: {installed}. See: rolecall plugins list'
         )
+
+
+def _way_out(claims: Sequence[PluginInfo]) -> str:
+    distributions = sorted({claim.distribution for claim in claims})
+    if len(distributions) == 1:
+        return f"A distribution may claim a name once: this is a fault of {distributions[0]}; uninstall it"
+    others = ", ".join(f'"{claim.claim}"' for claim in claims[1:])
+    return f"Uninstall all but one, or block the others, as in: plugins.block = [{others}]"

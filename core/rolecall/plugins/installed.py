@@ -64,6 +64,11 @@ class PluginInfo:
         return f"{self.kind.key}/{self.name}"
 
     @property
+    def claim(self) -> str:
+        """Distribution, kind and name: ``acme-routing/routing_policy/sticky``."""
+        return f"{self.distribution}/{self.path}"
+
+    @property
     def origin(self) -> str:
         """Distribution, version and module: ``acme-routing 1.2 (acme_routing.sticky)``."""
         return f"{self.distribution} {self.version} ({self.target})"
@@ -136,5 +141,12 @@ def _claims(distribution: _Distribution) -> tuple[PluginInfo, ...]:
             if entry_point.group in _KINDS
         )
     except Exception as error:  # noqa: BLE001 - a half-removed distribution must not stop a job
-        _log.warning("plugins of %s are left out: its metadata can't be read: %s", distribution, error)
+        folder = getattr(distribution, "_path", distribution)  # it may not even know its own name
+        _log.warning(
+            "%s: the plugins of this distribution are left out, since its metadata can't be read (%s: %s). "
+            "Reinstall it, or remove the folder",
+            folder,
+            type(error).__name__,
+            error,
+        )
         return ()
