@@ -23,20 +23,14 @@ import pytest
 import ray
 from attrs import define
 
-from rolecall.cluster.ray_cluster import create_pools, probe_pools, remove_pools
-from rolecall.config.loader import load_config
-from rolecall.discovery.registry_actor import create_registry
 from rolecall.discovery.snapshot import Snapshot, decode_snapshot
 from rolecall.engines.replica_state import ReplicaState
 from rolecall.engines.results import LifecycleResult
-from rolecall.engines.role_service import create_role_service
 from rolecall.errors import CapabilityError, StaleTokenError
 from rolecall.events.event import Event
-from rolecall.events.hub_actor import start_hub
 from rolecall.ids import EngineId, FencingToken, ModelId, RoleName
 from rolecall.interfaces.engine_backend import FromDisk
 from rolecall.model_sources.fetch import fetch_model
-from rolecall.placement.binding import bind
 from rolecall.placement.plan import Phase, PlacementPlan, Pool, ReplicaPlacement
 
 pytestmark = [pytest.mark.ray, pytest.mark.model, pytest.mark.timeout(300)]
@@ -192,46 +186,9 @@ def run_dir() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def plane(run_dir: Path) -> Iterator[Plane]:
-    file = run_dir / "job.toml"
-    file.write_text(JOB, encoding="utf-8")
-    config = load_config(file)
-    ray.init(
-        address="local",
-        namespace=NAMESPACE,
-        num_cpus=4,
-        resources={"device_slot": 1},
-        include_dashboard=False,
-        log_to_driver=False,
-        object_store_memory=100 * 1024**2,
-        _temp_dir=str(run_dir),
-        _node_ip_address="127.0.0.1",
-    )
-    try:
-        pools = create_pools(PLAN, job=config.job.name)
-        try:
-            bound = bind(PLAN, probe_pools(pools))
-            registry = create_registry(NAMESPACE)
-            hub = start_hub(NAMESPACE, observers=(), log_path=None)
-            services = {
-                role: create_role_service(
-                    config=config,
-                    file=file,
-                    role=role,
-                    bound=bound,
-                    groups=pools.handles,
-                    registry=registry,
-                    events=hub,
-                    run_dir=run_dir,
-                    namespace=NAMESPACE,
-                )
-                for role in (ROLLOUT, TEACHER)
-            }
-            yield Plane(registry, hub, services)
-        finally:
-            remove_pools(pools)
-    finally:
-        ray.shutdown()
+def plane(run_dir: Path, role_plane: Any) -> Iterator[Plane]:
+    with role_plane(run_dir, JOB, PLAN, namespace=NAMESPACE) as made:
+        yield Plane(made.registry, made.hub, made.services)
 
 
 def test_roles_that_share_a_slot_start_one_after_the_other(plane: Plane) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import tempfile
 import time
@@ -23,18 +22,12 @@ import pytest
 import ray
 from attrs import asdict, define
 
-from rolecall.cluster.ray_cluster import create_pools, probe_pools, remove_pools
-from rolecall.config.loader import load_config
-from rolecall.discovery.registry_actor import create_registry
 from rolecall.discovery.snapshot import decode_snapshot
 from rolecall.engines.reaping import EngineMark, marked_processes
 from rolecall.engines.results import LifecycleResult
-from rolecall.engines.role_service import create_role_service
 from rolecall.events.event import Event
-from rolecall.events.hub_actor import start_hub
 from rolecall.ids import EngineId, FencingToken, ModelId, RoleName
 from rolecall.interfaces.engine_backend import FromDisk
-from rolecall.placement.binding import bind
 from rolecall.placement.plan import Phase, PlacementPlan, Pool, ReplicaPlacement
 from rolecall_plugins.engines.sglang import SglangOptions
 
@@ -146,46 +139,15 @@ name = "jsonl"
 
 
 @pytest.fixture(scope="module")
-def plane(checkpoints: tuple[Path, Path], sglang_options: SglangOptions) -> Iterator[Plane]:
+def plane(checkpoints: tuple[Path, Path], sglang_options: SglangOptions, role_plane: Any) -> Iterator[Plane]:
     # Short: Ray puts sockets below it.
-    run_dir = Path(tempfile.mkdtemp(prefix="rc-sr-", dir="/tmp"))
-    file = run_dir / "job.toml"
-    file.write_text(job_text(checkpoints[0], sglang_options), encoding="utf-8")
-    config = load_config(file)
-    ray.init(
-        address="local",
-        namespace=NAMESPACE,
-        num_cpus=2,
-        resources={"device_slot": 1},
-        include_dashboard=False,
-        log_to_driver=False,
-        object_store_memory=100 * 1024**2,
-        _temp_dir=str(run_dir),
-        _node_ip_address="127.0.0.1",
-    )
-    try:
-        pools = create_pools(PLAN, job=config.job.name)
-        try:
-            registry, hub = create_registry(NAMESPACE), start_hub(NAMESPACE, observers=(), log_path=None)
-            service = create_role_service(
-                config=config,
-                file=file,
-                role=ROLE,
-                bound=bind(PLAN, probe_pools(pools)),
-                groups=pools.handles,
-                registry=registry,
-                events=hub,
-                run_dir=run_dir,
-                namespace=NAMESPACE,
-            )
+    with tempfile.TemporaryDirectory(prefix="rc-sr-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        job = job_text(checkpoints[0], sglang_options)
+        with role_plane(Path(folder), job, PLAN, namespace=NAMESPACE, num_cpus=2) as made:
+            service = made.services[ROLE]
             started: LifecycleResult = ray.get(service.start.remote())
             assert started.confirmed, started.problem
-            yield Plane(service, registry, hub)
-        finally:
-            remove_pools(pools)
-    finally:
-        ray.shutdown()
-        shutil.rmtree(run_dir, ignore_errors=True)
+            yield Plane(service, made.registry, made.hub)
 
 
 def test_a_busy_prefill_is_not_called_dead(plane: Plane) -> None:
