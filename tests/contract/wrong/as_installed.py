@@ -1,7 +1,11 @@
-"""A pytest plugin: the wrong plugins that were collected are installed, as one distribution."""
+"""A pytest plugin: the wrong plugins that were collected are installed, as one distribution.
+
+A test class may say which tests it ``concerns``, as a pattern of their names; the others are left out.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -10,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from rolecall.plugins.kinds import PluginKind
-from rolecall.testing.plugin_contract import PluginContract
 
 METADATA = "Metadata-Version: 2.1\nName: wrong-plugins\nVersion: 1.0\n"
 
@@ -24,9 +27,15 @@ def {hook}():
 """
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    concerned = [item for item in items if re.search(getattr(item.cls, "concerns", ""), item.name)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in concerned])
+    items[:] = concerned
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _installed(request: pytest.FixtureRequest) -> Iterator[None]:
-    tests = {item.cls for item in request.session.items if issubclass(item.cls, PluginContract)}
+    tests = {item.cls for item in request.session.items}
     with tempfile.TemporaryDirectory() as folder:
         site = Path(folder)
         groups: dict[PluginKind, set[str]] = {}

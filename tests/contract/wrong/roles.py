@@ -128,6 +128,24 @@ class TestSoundRole(RoleContract):
     fails: ClassVar = {}
 
 
+class PayloadContract(RoleContract):
+    """What a role that is wrong before any stage could fail."""
+
+    concerns: ClassVar = "payload|field|endpoint|entry_point"
+
+
+class GenerationContract(RoleContract):
+    """What a role whose generation is wrong could fail."""
+
+    concerns: ClassVar = "generation|entry_point"
+
+
+class StageContract(RoleContract):
+    """What a role whose scoring is wrong could fail."""
+
+    concerns: ClassVar = "^((?!generation|payload|endpoint).)*$"
+
+
 class Twofold(SoundRole):
     """Tells a weight source twice."""
 
@@ -153,7 +171,7 @@ class Filling(SoundRole):
         return super().adapt_generate(payload)
 
 
-class TestFilling(RoleContract):
+class TestFilling(PayloadContract):
     plugin = Filling
     fails: ClassVar = {"test_a_payload_is_never_changed": "adapt_generate changed"}
 
@@ -177,7 +195,7 @@ class Choosy(SoundRole):
         return evolve(call, payload={name: payload[name] for name in known if name in payload})
 
 
-class TestChoosy(RoleContract):
+class TestChoosy(PayloadContract):
     plugin = Choosy
     fails: ClassVar = {
         "test_a_field_it_does_not_know_is_passed_on_or_refused": "never_heard_of was dropped of"
@@ -193,7 +211,7 @@ class Trusting(SoundRole):
         return UpstreamCall(path="/generate", payload=payload)
 
 
-class TestTrusting(RoleContract):
+class TestTrusting(PayloadContract):
     plugin = Trusting
     fails: ClassVar = {
         "test_a_wrong_payload_is_refused_by_its_field": "{} was not refused; its text is wrong"
@@ -211,7 +229,7 @@ class Blunt(SoundRole):
         return super().adapt_generate(payload)
 
 
-class TestBlunt(RoleContract):
+class TestBlunt(PayloadContract):
     plugin = Blunt
     fails: ClassVar = dict.fromkeys(
         ("test_a_wrong_payload_is_refused_by_its_field", "test_a_payload_is_never_changed"),
@@ -231,7 +249,7 @@ class Wrapping(SoundRole):
         return evolve(call, payload={**payload, "text": f"Question: {payload['text']}"})
 
 
-class TestWrapping(RoleContract):
+class TestWrapping(PayloadContract):
     plugin = Wrapping
     fails: ClassVar = {"test_a_payload_is_adapted_alike_every_time": "adapting what is adapted changes it"}
 
@@ -245,7 +263,7 @@ class Elsewhere(SoundRole):
         return evolve(super().adapt_generate(payload), path="/v1/completions")
 
 
-class TestElsewhere(RoleContract):
+class TestElsewhere(PayloadContract):
     plugin = Elsewhere
     fails: ClassVar = {
         "test_a_payload_it_takes_can_be_sent": "no engine serves /v1/completions",
@@ -265,7 +283,7 @@ class Usurping(SoundRole):
         return [Endpoint(method="GET", path="/health", handler=ping)]
 
 
-class TestUsurping(RoleContract):
+class TestUsurping(PayloadContract):
     plugin = Usurping
     fails: ClassVar = {
         "test_its_endpoints_stand_beside_the_standard_ones": "endpoint GET /health .* is already served"
@@ -284,7 +302,7 @@ class Stumbling(SoundRole):
         return [Endpoint(method="POST", path="/grow", handler=handler)]
 
 
-class TestStumbling(RoleContract):
+class TestStumbling(PayloadContract):
     plugin = Stumbling
     fails: ClassVar = {"test_its_endpoints_stand_beside_the_standard_ones": "path='/grow'"}
 
@@ -303,7 +321,7 @@ class Changing(SoundRole):
         return [evolve(own, name=f"critic-{next(self.number)}"), *others]
 
 
-class TestChanging(RoleContract):
+class TestChanging(StageContract):
     plugin = Changing
     fails: ClassVar = {"test_its_stages_are_the_same_every_time": "the second time they are others"}
 
@@ -318,7 +336,7 @@ class Doubling(SoundRole):
         return [own, *(evolve(stage, name=own.name) for stage in others)]
 
 
-class TestDoubling(RoleContract):
+class TestDoubling(StageContract):
     plugin = Doubling
     fails: ClassVar = {"test_its_stages_fit_into_a_batch": 'stage "critic" is declared 2 times'}
 
@@ -332,7 +350,7 @@ class Picking(SoundRole):
         return super().scoring_stages(evolve(request, rewards=request.rewards[:1]))
 
 
-class TestPicking(RoleContract):
+class TestPicking(StageContract):
     plugin = Picking
     fails: ClassVar = {
         "test_rewards_that_name_the_role_are_all_written": "its stages write .'reward:first'.\n",
@@ -350,7 +368,7 @@ class Omitting(SoundRole):
         return [own, *(evolve(stage, reads=frozenset({"response"})) for stage in others)]
 
 
-class TestOmitting(RoleContract):
+class TestOmitting(StageContract):
     plugin = Omitting
     fails: ClassVar = {
         "test_rewards_that_name_the_role_are_all_written": r"does not read \['prompt.answer'\]"
@@ -379,7 +397,7 @@ class Swapping(SoundRole):
         return swapped
 
 
-class TestSwapping(RoleContract):
+class TestSwapping(StageContract):
     plugin = Swapping
     fails: ClassVar = {"test_every_reward_is_the_one_of_its_adapter": "got .* as first"}
 
@@ -409,7 +427,7 @@ class Strict(SoundRole):
         return run
 
 
-class TestStrict(RoleContract):
+class TestStrict(StageContract):
     plugin = Strict
     fails: ClassVar = {"test_a_reward_that_fails_is_its_policy_s_affair": "it fails on this sample"}
 
@@ -426,7 +444,7 @@ class Dropping(SoundRole):
             return None
 
 
-class TestDropping(RoleContract):
+class TestDropping(StageContract):
     plugin = Dropping
     fails: ClassVar = {
         "test_a_request_that_fails_fails_the_stage": '"critic" failed from request 0 on, and it returned'
@@ -445,7 +463,7 @@ class Inventing(SoundRole):
             return {"critique": 0.0}
 
 
-class TestInventing(RoleContract):
+class TestInventing(StageContract):
     plugin = Inventing
     fails: ClassVar = {
         "test_a_request_that_fails_fails_the_stage": r"and it returned {'prompt-0/0': {'critique': 0.0}"
@@ -462,7 +480,7 @@ class Skipping(SoundRole):
         return {sample.sample_id: scores[sample.sample_id] for sample in samples if sample.response}
 
 
-class TestSkipping(RoleContract):
+class TestSkipping(StageContract):
     plugin = Skipping
     fails: ClassVar = {"test_every_sample_is_scored": "2 of 8 samples were not scored|1 of 8 samples"}
 
@@ -476,7 +494,7 @@ class Undeclared(SoundRole):
         return {**(await super().score(sample, context) or {}), "mood": 1.0}
 
 
-class TestUndeclared(RoleContract):
+class TestUndeclared(StageContract):
     plugin = Undeclared
     fails: ClassVar = {"test_every_sample_is_scored": 'field "mood" was written but is not declared'}
 
@@ -491,7 +509,7 @@ class Peeking(SoundRole):
         return await super().score(sample, context)
 
 
-class TestPeeking(RoleContract):
+class TestPeeking(StageContract):
     plugin = Peeking
     fails: ClassVar = {
         "test_a_stage_reads_no_other_stage_s_fields_than_it_declares": "read .'teacher_log_probs'., which"
@@ -509,7 +527,7 @@ class Scribbling(SoundRole):
         return fields
 
 
-class TestScribbling(RoleContract):
+class TestScribbling(StageContract):
     plugin = Scribbling
     fails: ClassVar = {"test_samples_are_left_as_they_were": 'stage "critic" changed prompt-0/0'}
 
@@ -528,7 +546,7 @@ class Totalling(SoundRole):
         return await super().run(samples, evolve(context, progress=progress))
 
 
-class TestTotalling(RoleContract):
+class TestTotalling(StageContract):
     plugin = Totalling
     fails: ClassVar = {"test_progress_counts_every_sample_once": r"told of 36 of 8 samples"}
 
@@ -542,7 +560,7 @@ class Hasty(SoundRole):
         return await super().run(samples, evolve(context, max_concurrency=max(1, len(samples))))
 
 
-class TestHasty(RoleContract):
+class TestHasty(StageContract):
     plugin = Hasty
     fails: ClassVar = {
         "test_no_more_requests_at_once_than_allowed": "had 8 requests in flight; allowed were 1"
@@ -567,7 +585,7 @@ class Gathering(SoundRole):
         return dict(zip((sample.sample_id for sample in samples), scored, strict=True))
 
 
-class TestGathering(RoleContract):
+class TestGathering(StageContract):
     plugin = Gathering
     fails: ClassVar = {"test_a_request_that_fails_fails_the_stage": "it raised and (still asks|left tasks)"}
 
@@ -584,7 +602,7 @@ class Finishing(SoundRole):
             return {}
 
 
-class TestFinishing(RoleContract):
+class TestFinishing(StageContract):
     plugin = Finishing
     fails: ClassVar = {
         "test_a_stage_that_is_cancelled_ends": r"it was cancelled, and swallowed that: it returned \{\}"
@@ -609,7 +627,7 @@ class Partial(SoundRole):
         return made
 
 
-class TestPartial(RoleContract):
+class TestPartial(GenerationContract):
     plugin = Partial
     fails: ClassVar = {
         "test_generation_fails_whole": "request 0 of 12 failed, and it returned",
@@ -634,7 +652,7 @@ class Racing(SoundRole):
         return made
 
 
-class TestRacing(RoleContract):
+class TestRacing(GenerationContract):
     plugin = Racing
     fails: ClassVar = {
         "test_generation_returns_complete_groups_in_order": "samples are not in the order of their prompts"
@@ -663,7 +681,7 @@ class Tolerant(SoundRole):
             )
 
 
-class TestTolerant(RoleContract):
+class TestTolerant(GenerationContract):
     plugin = Tolerant
     fails: ClassVar = {
         "test_generation_refuses_answers_that_are_none": "the engine answered {}, and it returned"
@@ -679,7 +697,7 @@ class Crowding(SoundRole):
         return await super().generate(prompts, evolve(context, max_concurrency=100))
 
 
-class TestCrowding(RoleContract):
+class TestCrowding(GenerationContract):
     plugin = Crowding
     fails: ClassVar = {
         "test_generation_tells_its_progress_and_keeps_its_bounds": "12 requests were in flight"
@@ -696,7 +714,7 @@ class Seeding(SoundRole):
         return await super().sample(prompt, index, context)
 
 
-class TestSeeding(RoleContract):
+class TestSeeding(GenerationContract):
     plugin = Seeding
     fails: ClassVar = {"test_generation_leaves_what_it_was_given": "it changed the sampling parameters"}
 
@@ -710,7 +728,7 @@ class Lingering(SoundRole):
         return await asyncio.shield(asyncio.ensure_future(super().sample(prompt, index, context)))
 
 
-class TestLingering(RoleContract):
+class TestLingering(GenerationContract):
     plugin = Lingering
     fails: ClassVar = {
         "test_generation_that_is_cancelled_ends": "it left tasks behind",
