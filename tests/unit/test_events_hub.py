@@ -55,6 +55,36 @@ async def test_a_raising_observer_keeps_being_called_and_disturbs_no_other(caplo
     assert "raiser (bad-dist 1.0)" in caplog.text
 
 
+async def test_that_an_observer_raises_is_an_event_once(tmp_path: Path):
+    class Refuser(Recorder):
+        def on_event(self, event: Event) -> None:
+            raise ValueError("no")
+
+    hub = EventHub({"refuser (bad-dist 1.0)": Refuser()})
+    hub.publish(event(1))
+    following, seen = await hub.tail(1, wait_s=30)
+    hub.publish(event(2))
+    assert [e.kind for e in seen] == ["observer.raised"]
+    assert seen[0].fields == {
+        "observer": "refuser (bad-dist 1.0)",
+        "event": "test",
+        "error": "ValueError: no",
+    }
+    hub.publish(event(3))
+    hub.close()
+    await asyncio.sleep(0)
+    assert [e.kind for e in (await hub.tail(following, wait_s=0))[1]] == ["test", "test"]
+
+
+async def test_an_observer_may_raise_while_the_hub_closes(tmp_path: Path):
+    log = tmp_path / "events.jsonl"
+    hub = EventHub({"raiser (bad-dist 1.0)": Raiser()}, log)
+    hub.publish(event(1))
+    hub.close()
+    await asyncio.sleep(0)
+    assert [e.kind for e in read_event_log(log)] == ["test"]
+
+
 async def test_tail_returns_what_is_there_and_waits_for_what_is_not():
     hub = EventHub({})
     hub.publish(event(0))

@@ -141,6 +141,8 @@ def plain_lines(progress: RunProgress, event: Event) -> Iterator[str]:
         )
     elif event.kind == "lease.state" and fields["to"] in {"ACTIVE", "SLEEPING", "BLOCKED"}:
         yield f"devices    {fields['role']} → {fields['to']}  {fields['reason']}".rstrip()
+    elif event.kind == "observer.raised":
+        yield f"observer   {fields['observer']} raised on {fields['event']}: {fields['error']}"
     elif event.kind == "batch.state":
         yield f"batch {fields['batch']}  {fields['to']}  {fields['reason'] or ''}".rstrip()
 

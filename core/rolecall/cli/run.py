@@ -94,7 +94,7 @@ async def _watched(console: Console, progress: RunProgress, job: JobHandle) -> A
         async for event in job.events():
             progress.apply(event)
             for line in plain_lines(progress, event):
-                if live is None or event.kind == "batch.state":
+                if live is None or event.kind in {"batch.state", "observer.raised"}:
                     console.print(line)
 
     async def redraw(view: Live) -> None:

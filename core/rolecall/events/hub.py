@@ -2,7 +2,8 @@
 
 Appends every event to the event log, hands it to each observer, and lets readers follow the
 stream. It owns nothing else: no state of the job depends on it, so losing it loses only sight.
-An observer that raises is logged with its distribution and keeps being called.
+An observer that raises is logged with its distribution and keeps being called; the first time is an
+event, ``observer.raised``, since what an actor logs is seldom read.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import logging
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -85,6 +87,8 @@ class EventHub:
             self._log = log_path.open("w", encoding="utf-8")
         self._inbox: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._raised: set[str] = set()
         if self._observers:
             self._thread = threading.Thread(target=self._notify, name="observers", daemon=True)
             self._thread.start()
@@ -97,6 +101,7 @@ class EventHub:
             self._log.write(json.dumps(event_to_json(event)) + "\n")
             self._log.flush()
         if self._thread is not None:
+            self._loop = asyncio.get_running_loop()
             self._inbox.put(event)
         self._arrived.set()
         self._arrived = asyncio.Event()
@@ -130,5 +135,17 @@ class EventHub:
             for label, observer in self._observers.items():
                 try:
                     observer.on_event(event)
-                except Exception:  # an observer can change nothing, not even by raising
+                except Exception as error:  # an observer can change nothing, not even by raising
                     logger.exception("observer %s raised on %s", label, event.kind)
+                    self._tell_once(label, event, error)
+
+    def _tell_once(self, label: str, event: Event, error: Exception) -> None:
+        if label in self._raised or self._loop is None:
+            return
+        self._raised.add(label)
+        fields = {"observer": label, "event": event.kind, "error": f"{type(error).__name__}: {error}"}
+        told = Event(kind="observer.raised", time_s=time.time(), fields=fields)
+        try:
+            self._loop.call_soon_threadsafe(self.publish, told)
+        except RuntimeError:  # the loop has ended, and with it every reader
+            logger.debug("nobody is left to be told of observer %s", label)

@@ -16,6 +16,7 @@ from attrs import frozen
 
 from rolecall.config.specs import PRIVATE_RAY, JobConfig
 from rolecall.errors import JobError
+from rolecall.job.actor_traces import show_traces_of_actors
 from rolecall.job.paths import RUN_DIR_VARIABLE
 from rolecall.placement.plan import PlacementPlan
 
@@ -65,9 +66,11 @@ def ray_session(config: JobConfig, plan: PlacementPlan, run_dir: Path) -> Genera
                 context: Any = ray.init(
                     address=config.cluster.address,
                     namespace=namespace,
-                    log_to_driver=False,
+                    log_to_driver=config.plugins.trace,
                     logging_level=logging.ERROR,
                 )
+            if config.plugins.trace:
+                show_traces_of_actors()
         except Exception as error:  # Ray's own start raises bare exceptions, too
             raise JobError(
                 f"cluster.address = {config.cluster.address!r}: Ray could not be "
@@ -104,7 +107,7 @@ def _start_private(config: JobConfig, plan: PlacementPlan, namespace: str, run_d
         resources={name: count for name, count in needed.items() if name != GPU},
         include_dashboard=False,
         object_store_memory=config.cluster.object_store_bytes,
-        log_to_driver=False,
+        log_to_driver=config.plugins.trace,
         _temp_dir=str(run_dir),
         logging_level=logging.ERROR,
     )

@@ -98,7 +98,9 @@ class PluginHost:
             # pluggy and the plugin interfaces are of no use to a listing, which must be quick.
             from rolecall.plugins.contract import load_class
 
-            self._loaded[kind, name] = load_class(self.find(kind, name), self._trace)
+            plugin = self.find(kind, name)
+            self._trace.tell(f"{plugin}: found in the group {kind.group} as {plugin.target}")
+            self._loaded[kind, name] = load_class(plugin, self._trace)
         return self._loaded[kind, name]
 
     def check(self) -> tuple[CheckResult, ...]:

@@ -15,6 +15,9 @@ from contextlib import contextmanager
 TRACE_VARIABLE = "ROLECALL_TRACE_PLUGINS"
 """Environment variable that turns the trace on, whatever its value; ``rolecall --trace-plugins`` sets it."""
 
+PREFIX = "plugins["
+"""Start of every line, which goes on with the number of the process."""
+
 
 def traced_by_environment() -> bool:
     """Whether :data:`TRACE_VARIABLE` is set."""
@@ -30,7 +33,7 @@ class Trace:
     def tell(self, text: str) -> None:
         """Write a line that names this process."""
         if self._on:
-            print(f"plugins[{os.getpid()}]: {text}", file=sys.stderr, flush=True)
+            print(f"{PREFIX}{os.getpid()}]: {text}", file=sys.stderr, flush=True)
 
     @contextmanager
     def step(self, text: str) -> Generator[None]:
