@@ -59,8 +59,8 @@ def read_reports(folder: Path) -> tuple[Report, set[str]]:
     return report, announced
 
 
-COMMAND = (sys.executable, "-m", "pytest", "-o", "addopts=", "--import-mode=prepend", "-q", "--tb=short")
-PLUGINS = ("as_installed", "no:cacheprovider", "no:hypothesispytest", "no:logging", "no:timeout", "no:anyio")
+COMMAND = (sys.executable, "-m", "pytest", "-o", "addopts=", "--import-mode=prepend", "-q", "--tb=line")
+PLUGINS = ("as_installed", "no:cacheprovider", "no:hypothesispytest", "no:logging", "no:anyio")
 AT_ONCE = 2
 
 

@@ -92,7 +92,7 @@ class ScriptedClient:
             for _ in range(self.turns(number)):
                 await asyncio.sleep(0)
             if (error := self._fails(number)) is not None:
-                raise error
+                raise error.with_traceback(None)  # the same one may be raised by many calls
             yield
         finally:
             self.under_way -= 1
