@@ -1,0 +1,69 @@
+"""docs/reference/api.md is what its generator writes, and leaves nothing of rolecall.api out."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rolecall import api
+from rolecall.plugins import hookspecs
+from rolecall.plugins.contract import PROTOCOLS, methods
+
+SCRIPT = Path(__file__).parents[2] / "docs" / "generate_api_reference.py"
+
+
+@pytest.fixture(scope="module")
+def generator() -> Any:
+    spec = importlib.util.spec_from_file_location("generate_api_reference", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def shown(generator: Any) -> dict[str, ast.stmt]:
+    """What the page's code defines, parsed."""
+    blocks = re.findall(r"```python\n(.*?)```", generator.render(), re.DOTALL)
+    defined: dict[str, ast.stmt] = {}
+    for node in ast.parse("\n".join(blocks)).body:
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                defined[name] = node
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                defined[name] = node
+            case _:
+                assert isinstance(node, ast.Expr)
+    return defined
+
+
+def test_the_committed_page_is_the_generated_one(generator: Any) -> None:
+    assert generator.PAGE.read_text(encoding="utf-8") == generator.render(), f"run: python docs/{SCRIPT.name}"
+
+
+def test_every_exported_name_and_every_hook_is_on_the_page(shown: dict[str, ast.stmt]) -> None:
+    hooks = {name for name in vars(hookspecs) if name.startswith("rolecall_")}
+    assert shown.keys() == {*api.__all__, *hooks}
+
+
+def test_signatures_are_those_of_the_running_code(shown: dict[str, ast.stmt]) -> None:
+    for protocol in PROTOCOLS.values():
+        node = shown[protocol.__name__]
+        assert isinstance(node, ast.ClassDef)
+        written = {
+            part.name: part for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
+        for name in methods(protocol):
+            parameters = inspect.signature(getattr(protocol, name)).parameters
+            arguments = written[name].args
+            assert [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)] == [
+                *parameters
+            ]
+            assert ast.get_docstring(written[name]) == inspect.getdoc(getattr(protocol, name))
