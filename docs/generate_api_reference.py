@@ -50,9 +50,9 @@ INTRODUCTION = """\
 
 # The plugin surface
 
-Everything that a plugin may import: `from rolecall.api import …`, and nothing else of rolecall. It is shown as
-the code has it, without bodies. Importing it brings neither Ray nor an engine. How a plugin is found and checked
-is told in [plugins](plugins.md), what its tests can use in [testing](testing.md).
+Everything that a plugin may import: `from rolecall.api import …`, and nothing else of rolecall. It is
+shown as the code has it, without bodies. Importing it brings neither Ray nor an engine. How a plugin is
+found and checked is told in [plugins](plugins.md), what its tests can use in [testing](testing.md).
 """
 
 
