@@ -10,7 +10,6 @@ has a contract of its own, :class:`~rolecall.testing.router_contract.RouterContr
 from __future__ import annotations
 
 import inspect
-import itertools
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -29,7 +28,8 @@ from rolecall.testing.plugin_contract import PluginContract
 _MODEL = "m"
 _ODD_KEYS = ("", " ", "0", "clé 猫 \U0001f431", "\ud800", "a\x00b", "k" * 10_000)
 """A key is any text that a header or a JSON body can hold."""
-_numbers = itertools.count()
+_ODD_PROMPTS = (None, "", (), "\ud800 猫", (7,), (10**40, 0), "long " * 20_000, tuple(range(20_000)))
+"""A prompt is whatever JSON can hold; engines refuse what is no token id, not policies."""
 
 
 class RoutingPolicyContract(PluginContract):
@@ -53,12 +53,12 @@ class RoutingPolicyContract(PluginContract):
             pytest.skip("its router chooses; select is never called")
         return self.plugin()
 
-    def make_request(self, key: str | None) -> RoutingRequest:
+    def make_request(self, key: str | None, number: int = 0) -> RoutingRequest:
         """Return a request with that affinity key and what else the policy's ``needs`` ask for.
 
-        Every prompt is another one.
+        Requests with another number have another prompt; a key has the same home whatever the prompt.
         """
-        prompt = f"Question {next(_numbers)}" if Need.PROMPT in self.plugin.needs else None
+        prompt = f"Question {number}" if Need.PROMPT in self.plugin.needs else None
         return RoutingRequest(model=_MODEL, affinity_key=key, prompt=prompt)
 
     def fleet(self, size: int) -> tuple[Candidate, ...]:
@@ -90,9 +90,8 @@ class RoutingPolicyContract(PluginContract):
     def test_the_choice_is_one_of_the_candidates(self, size: int) -> None:
         """With and without a key, in fleets from one replica to a thousand; and it is no awaitable."""
         policy, fleet = self.fresh(), self.fleet(size)
-        keys = [*_keys(10), *([None] * 10 if self.takes_any_request() else [])]
-        for key in keys:
-            self._check_choice(policy.select(fleet, self.make_request(key)), fleet)
+        for request in self._requests(10):
+            self._check_choice(policy.select(fleet, request), fleet)
 
     def test_any_text_is_a_key(self) -> None:
         """Keys come from callers: empty, with lone surrogates, very long; each has a home."""
@@ -100,11 +99,19 @@ class RoutingPolicyContract(PluginContract):
         for key in _ODD_KEYS:
             self._check_choice(policy.select(fleet, self.make_request(key)), fleet)
 
+    def test_anything_is_a_prompt(self) -> None:
+        """Prompts come from callers, as text or as token ids, or there is none; a policy that asked for them
+        gets along with all."""
+        policy, fleet = self.fresh(), self.fleet(3)
+        for prompt in _ODD_PROMPTS:
+            for request in self._requests(1):
+                self._check_choice(policy.select(fleet, evolve(request, prompt=prompt)), fleet)
+
     def test_the_candidates_are_left_as_they_were(self) -> None:
         """The list is the caller's; every request of a snapshot is given the same one."""
         policy, fleet = self.fresh(), list(self.fleet(5))
-        for key in (*_keys(10), *([None] * 10 if self.takes_any_request() else [])):
-            policy.select(fleet, self.make_request(key))
+        for request in self._requests(10):
+            policy.select(fleet, request)
             assert fleet == list(self.fleet(5)), "select changed the candidates"
 
     def test_what_it_needs_is_all_that_it_needs(self) -> None:
@@ -121,9 +128,9 @@ class RoutingPolicyContract(PluginContract):
         homes = self._homes(self.fresh(), fleet, keys)
         assert self._homes(self.fresh(), fleet, keys) == homes, "another instance chooses otherwise"
         used = self.fresh()
-        for key in (*_keys(50), *([None] * 50 if self.takes_any_request() else [])):
-            used.select(self.fleet(3), self.make_request(key))
-        again = {key: used.select(fleet, self.make_request(key)).engine_id for key in reversed(keys)}
+        for request in self._requests(50):
+            used.select(self.fleet(3), request)
+        again = {key: used.select(fleet, self.make_request(key, 1)).engine_id for key in reversed(keys)}
         assert again == homes, "what an instance was asked before changes the home of a key"
 
     def test_a_key_has_the_same_home_in_every_process(self) -> None:
@@ -141,7 +148,7 @@ class RoutingPolicyContract(PluginContract):
         if not self.takes_any_request():
             pytest.skip("every request has a key")
         fleet = self.fleet(4)
-        requests = [self.make_request(None) for _ in range(40)]
+        requests = [self.make_request(None, number) for number in range(40)]
         policy, one, other = self.fresh(), self.fresh(), self.fresh()
         alone = [policy.select(fleet, request).engine_id for request in requests]
         beside: list[EngineId] = []
@@ -174,12 +181,26 @@ class RoutingPolicyContract(PluginContract):
             part = tuple(one for index, one in enumerate(whole) if present >> index & 1)
             policy = self.fresh()
             served: set[EngineId] = set()
-            for _ in range(60):
-                served.add(policy.select(whole, self.make_request(None)).engine_id)
-                served.add(policy.select(part, self.make_request(None)).engine_id)
+            for number in range(0, 120, 2):
+                served.add(policy.select(whole, self.make_request(None, number)).engine_id)
+                served.add(policy.select(part, self.make_request(None, number + 1)).engine_id)
             starved = sorted({one.engine_id for one in part} - served)
             names = ", ".join(one.engine_id for one in part)
             assert not starved, f"{starved} got nothing while all and only {names} took turns"
+
+    def test_who_is_busy_is_asked_less(self) -> None:
+        """A policy that asks for the load uses it: a replica with far more in flight gets less than its
+        share of the requests without a key."""
+        if Need.LOAD not in self.plugin.needs:
+            pytest.skip("it does not ask for the load")
+        if not self.takes_any_request():
+            pytest.skip("every request has a key")
+        for busy in self.fleet(4):
+            fleet = tuple(evolve(one, in_flight=1000 * (one == busy)) for one in self.fleet(4))
+            served = Counter(self._turns(self.fresh(), fleet, 100))
+            assert served[busy.engine_id] < 100 / len(fleet), (
+                f"with 1000 requests in flight, {busy.engine_id} got {served[busy.engine_id]} of 100 more"
+            )
 
     # --- members that change ------------------------------------------------------------------
 
@@ -224,20 +245,29 @@ class RoutingPolicyContract(PluginContract):
         """Replicas join, leave and restart between any two requests, down to a single one."""
         policy, chance = self.fresh(), random.Random(7)
         whole = self.fleet(12)
+        busiest = 50 if Need.LOAD in self.plugin.needs else 0
         for turn in range(300):
             fleet = tuple(
-                evolve(one, generation=chance.randint(1, 9))
+                evolve(one, generation=chance.randint(1, 9), in_flight=chance.randint(0, busiest))
                 for one in sorted(
                     chance.sample(whole, chance.randint(1, len(whole))), key=lambda one: one.engine_id
                 )
             )
             key = f"key-{turn % 7}" if turn % 2 or not self.takes_any_request() else None
-            self._check_choice(policy.select(fleet, self.make_request(key)), fleet)
+            self._check_choice(policy.select(fleet, self.make_request(key, turn)), fleet)
 
     # --- shared by the tests ------------------------------------------------------------------
 
+    def _requests(self, count: int) -> list[RoutingRequest]:
+        """Return so many requests with a key, and as many without if the policy is asked about those."""
+        keyed = [self.make_request(key) for key in _keys(count)]
+        if not self.takes_any_request():
+            return keyed
+        return [*keyed, *(self.make_request(None, number) for number in range(count))]
+
     def _turns(self, policy: RoutingPolicy, fleet: Sequence[Candidate], count: int) -> list[EngineId]:
-        return [policy.select(fleet, self.make_request(None)).engine_id for _ in range(count)]
+        requests = [self.make_request(None, number) for number in range(count)]
+        return [policy.select(fleet, request).engine_id for request in requests]
 
     def _homes(
         self, policy: RoutingPolicy, fleet: Sequence[Candidate], keys: Sequence[str]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 from attrs import evolve
 
-from rolecall.api import ROLECALL_API, Candidate, RoutingRequest, rendezvous
+from rolecall.api import ROLECALL_API, Candidate, Need, RoutingRequest, rendezvous
 from rolecall.testing import RoutingPolicyContract
 
 
@@ -228,6 +228,7 @@ class TestMakingUp(RoutingPolicyContract):
     fails: ClassVar = {
         "test_the_choice_is_one_of_the_candidates": NO_CANDIDATE,
         "test_any_text_is_a_key": NO_CANDIDATE,
+        "test_anything_is_a_prompt": NO_CANDIDATE,
         "test_a_replica_that_came_back_is_met_at_its_new_address": NO_CANDIDATE,
         "test_a_fleet_may_change_with_every_request": NO_CANDIDATE,
     }
@@ -301,6 +302,36 @@ class TestPlain(RoutingPolicyContract):
     fails: ClassVar = {"test_any_text_is_a_key": "UnicodeEncodeError"}
 
 
+class Literate(Sound):
+    """Takes a prompt for a text."""
+
+    name = "literate"
+    needs: ClassVar[frozenset[Any]] = frozenset({Need.PROMPT})
+
+    def select(self, candidates: Sequence[Candidate], request: RoutingRequest) -> Candidate:
+        if request.affinity_key is not None:
+            return super().select(candidates, request)
+        assert isinstance(request.prompt, str), "the prompt is no text"
+        return rendezvous(request.prompt, candidates)
+
+
+class TestLiterate(RoutingPolicyContract):
+    plugin = Literate
+    fails: ClassVar = {"test_anything_is_a_prompt": "the prompt is no text"}
+
+
+class Heedless(Sound):
+    """Wants to know the load and takes turns all the same."""
+
+    name = "heedless"
+    needs: ClassVar[frozenset[Any]] = frozenset({Need.LOAD})
+
+
+class TestHeedless(RoutingPolicyContract):
+    plugin = Heedless
+    fails: ClassVar = {"test_who_is_busy_is_asked_less": "m/replica-0 got 25 of 100 more"}
+
+
 class Needy(Sound):
     """Needs a key and does not say so."""
 
@@ -316,6 +347,7 @@ class TestNeedy(RoutingPolicyContract):
         (
             "test_the_choice_is_one_of_the_candidates",
             "test_the_candidates_are_left_as_they_were",
+            "test_anything_is_a_prompt",
             "test_what_it_needs_is_all_that_it_needs",
             "test_a_key_has_the_same_home_in_every_instance",
             "test_an_instance_has_counters_of_its_own",
@@ -340,6 +372,7 @@ class TestAsking(RoutingPolicyContract):
     plugin = Asking
     fails: ClassVar = {
         "test_the_choice_is_one_of_the_candidates": "select is called without await",
+        "test_anything_is_a_prompt": "select is called without await",
         "test_what_it_needs_is_all_that_it_needs": "select is called without await",
         "test_a_fleet_may_change_with_every_request": "select is called without await",
         "test_an_instance_has_counters_of_its_own": "no attribute 'engine_id'",
