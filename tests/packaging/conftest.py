@@ -138,6 +138,64 @@ def example_wheels(build_wheels: WheelBuilder) -> Mapping[str, Path]:
     return {project.name: wheel for project, wheel in zip(EXAMPLES, wheels, strict=True)}
 
 
+OBSERVER = """
+from rolecall.api import ROLECALL_API, hookimpl
+
+
+class Observer:
+    name = "{name}"
+    api_version = {api_version}
+
+    def on_event(self, event):
+        {body}
+
+
+@hookimpl
+def {hook}():
+    return Observer
+"""
+SOUND = {"api_version": "ROLECALL_API", "body": "pass", "hook": "rolecall_observer"}
+LAB = {
+    "lab-pager": ("lab_pager", OBSERVER.format(**SOUND, name="lab_pager")),
+    "lab-noisy": (
+        "lab_noisy",
+        OBSERVER.format(
+            **{**SOUND, "body": "raise RuntimeError(f'cannot bear {event.kind}')"}, name="lab_noisy"
+        ),
+    ),
+    "lab-explodes": ("lab_explodes", "def explode():\n    raise KeyError('fuse')\n\n\nexplode()\n"),
+    "lab-misspelt": (
+        "lab_misspelt",
+        OBSERVER.format(**{**SOUND, "hook": "rolecall_obsever"}, name="lab_misspelt"),
+    ),
+    "lab-future": ("lab_future", OBSERVER.format(**{**SOUND, "api_version": "2"}, name="lab_future")),
+    "lab-misnamed": ("lab_misnamed", OBSERVER.format(**SOUND, name="lab_other_name")),
+    "lab-twin-one": ("lab_twin", OBSERVER.format(**SOUND, name="lab_twin")),
+    "lab-twin-two": ("lab_twin", OBSERVER.format(**SOUND, name="lab_twin")),
+}
+"""Distribution → the observer it offers, the module's code; all but the first have a fault."""
+
+
+@pytest.fixture(scope="session")
+def lab_wheels(build_wheels: WheelBuilder, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """A wheel for each distribution of the laboratory."""
+    folder = tmp_path_factory.mktemp("lab")
+    for distribution, (name, code) in LAB.items():
+        module = distribution.replace("-", "_")
+        project = folder / distribution
+        project.mkdir()
+        (project / f"{module}.py").write_text(code, encoding="utf-8")
+        (project / "pyproject.toml").write_text(
+            '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
+            f'[project]\nname = "{distribution}"\nversion = "1.2"\ndependencies = ["rolecall"]\n'
+            f'[project.entry-points."rolecall.observers"]\n{name} = "{module}"\n'
+            f'[tool.hatch.build.targets.wheel]\ninclude = ["{module}.py"]\n',
+            encoding="utf-8",
+        )
+    wheels = build_wheels(folder / distribution for distribution in LAB)
+    return dict(zip(LAB, wheels, strict=True))
+
+
 @pytest.fixture(scope="session")
 def installation(
     tmp_path_factory: pytest.TempPathFactory, rolecall_wheel: Path, example_wheels: Mapping[str, Path]
