@@ -83,6 +83,10 @@ class PluginContractError(PluginError):
     """A plugin was imported but breaks the contract of its kind."""
 
 
+class ScaffoldError(RolecallError):
+    """A new plugin can't be written: a name that can't be used, or a folder that is not empty."""
+
+
 # --- placement --------------------------------------------------------------------------
 
 

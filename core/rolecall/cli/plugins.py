@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import click
 
 from rolecall.cli.plugin_traceback import plugin_traceback
+from rolecall.cli.plugins_new import new_plugin
 from rolecall.plugins.blocking import blocked_by_environment
 from rolecall.plugins.host import CheckResult, PluginHost
 from rolecall.plugins.installed import PluginInfo, PluginState, installed_plugins
@@ -32,7 +33,10 @@ _STYLES = {
 
 @click.group()
 def plugins() -> None:
-    """Show the installed plugins, or check that they load."""
+    """Show the installed plugins, check that they load, write a new one."""
+
+
+plugins.add_command(new_plugin)
 
 
 @plugins.command("list")

@@ -1,0 +1,1 @@
+"""``rolecall plugins new``: writes a distribution that holds one plugin, from templates in the wheel."""
