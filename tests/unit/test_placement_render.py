@@ -106,6 +106,11 @@ def test_every_pool_has_its_own_map() -> None:
     assert text.index("inference  W W") < text.index("pool judge: 2 GPU") < text.index("inference  J─J")
 
 
+def test_a_plan_without_devices_is_one_line() -> None:
+    empty = PlacementPlan(mode="any", pools=(), replicas=(), phases=())
+    assert shown(empty) == "any · no role needs a device\n"
+
+
 def test_a_terminal_without_unicode_gets_the_same_map_in_ascii() -> None:
     plan = planned(Split(), ("writer", 2, 2), ("judge", 1, 2), pool=6, per_node=2)
     text = shown(plan, encoding="ascii")

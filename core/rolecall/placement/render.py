@@ -130,6 +130,8 @@ class _Map:
         occupancy = Occupancy.of(plan)
         marks = _marks(list(occupancy.order))
         yield _headline(plan, glyphs)
+        if not plan.pools:
+            return
         for pool in plan.pools:
             yield ""
             yield from _PoolMap(
@@ -152,6 +154,8 @@ def _headline(plan: PlacementPlan, glyphs: _Glyphs) -> Text:
     else:
         turns = f"{len(plan.phases)} phases, one at a time"
     parts = [f"{devices} {resources} in {counted(len(plan.pools), 'pool')}", turns]
+    if not plan.pools:
+        parts = ["no role needs a device"]
     headline = Text(plan.mode, style="bold")
     headline.append(glyphs.between + glyphs.between.join(parts), style="not bold")
     return headline
