@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rolecall.batches.sample import Prompt, Sample
+from rolecall.testing.scripted_answers import tokens_of
 
 _QUESTIONS = (
     ("What is 2 + 2?", "4", ("4", "The answer is 4.", "2 + 2 = 5", "")),
@@ -34,16 +35,20 @@ def make_samples() -> list[Sample]:
 
 
 def make_sample(prompt: Prompt, index: int, response: str) -> Sample:
-    """Return the ``index``-th response to a prompt, with a token for every byte of both."""
-    response_ids = tuple(response.encode("utf-8", "replace"))
+    """Return the ``index``-th response to a prompt, with a token for every word of both."""
+    response_ids = _tokens(response)
     return Sample(
         sample_id=f"{prompt.prompt_id}/{index}",
         group_id=prompt.prompt_id,
         prompt=prompt,
-        prompt_ids=tuple(prompt.text.encode("utf-8", "replace")),
+        prompt_ids=_tokens(prompt.text),
         response=response,
         response_ids=response_ids,
         rollout_log_probs=tuple(-0.25 - place % 7 / 10 for place in range(len(response_ids))),
         finish_reason="stop",
         weight_version="7",
     )
+
+
+def _tokens(text: str) -> tuple[int, ...]:
+    return tuple(tokens_of(word, 1)[0] for word in text.split())

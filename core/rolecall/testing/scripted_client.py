@@ -14,11 +14,9 @@ from contextlib import asynccontextmanager
 from hashlib import blake2b
 from typing import Any
 
-from rolecall.testing.scripted_answers import tokens_of
+from rolecall.testing.scripted_answers import Weights, Work, native
 
 _RESPONSE_TOKENS = 3
-_PIECE = 4
-"""Characters of one token of a scripted engine."""
 
 
 def _never(number: int) -> None:
@@ -102,55 +100,6 @@ class ScriptedClient:
         return self._verdicts[int.from_bytes(digest) % len(self._verdicts)]
 
     def _native(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        ids = _prompt_ids(payload)
-        wanted = (payload.get("sampling_params") or {}).get("max_new_tokens")
-        output = tokens_of(ids, _RESPONSE_TOKENS if wanted is None else min(wanted, _RESPONSE_TOKENS))
-        meta: dict[str, Any] = {
-            "id": payload.get("rid"),
-            "finish_reason": {"type": "length", "length": len(output)},
-            "prompt_tokens": len(ids),
-            "completion_tokens": len(output),
-            "weight_version": "default",
-        }
-        if payload.get("return_logprob"):
-            start = payload.get("logprob_start_len") or 0
-            meta["output_token_logprobs"] = [[_log_prob(token), token, None] for token in output]
-            meta["input_token_logprobs"] = [
-                [None if place == 0 else _log_prob(token), token, None]
-                for place, token in enumerate(ids[start:])
-            ]
-            for name, top in _top(payload).items():
-                meta[name] = [None if place == 0 else top for place in range(len(ids[start:]))]
-        text = self._verdict(payload.get("text", ids))
-        answer: dict[str, Any] = {"text": text if output else "", "output_ids": output, "meta_info": meta}
-        if payload.get("return_prompt_token_ids"):
-            answer["prompt_token_ids"] = ids
-        return answer
-
-
-def _prompt_ids(payload: Mapping[str, Any]) -> list[int]:
-    if payload.get("input_ids") is not None:
-        return list(payload["input_ids"])
-    text: str = payload["text"]
-    return [_token(text[start : start + _PIECE]) for start in range(0, len(text), _PIECE)]
-
-
-def _token(piece: str) -> int:
-    return tokens_of(piece, 1)[0]
-
-
-def _log_prob(token: int) -> float:
-    return -0.25 - token % 97 / 50
-
-
-def _top(payload: Mapping[str, Any]) -> dict[str, list[list[Any]]]:
-    """What each place has besides its own token: the most probable ones, and those asked for by id."""
-    lists = {
-        "input_top_logprobs": range(payload.get("top_logprobs_num") or 0),
-        "input_token_ids_logprobs": payload.get("token_ids_logprob") or (),
-    }
-    return {
-        name: [[-0.1 * (1 + rank), token, None] for rank, token in enumerate(tokens)]
-        for name, tokens in lists.items()
-        if tokens
-    }
+        work = Work(payload={"rid": "", **payload}, count=_RESPONSE_TOKENS, weights=Weights())
+        answer = native(work, work.ids)
+        return {**answer, "text": self._verdict(work.prompt)} if work.ids else answer
