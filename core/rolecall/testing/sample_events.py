@@ -13,7 +13,7 @@ SAMPLE_EVENTS: tuple[Event, ...] = tuple(
             (
                 "replica.state",
                 {
-                    "role": "rollout",
+                    "role": "solver",
                     "engine": _ENGINE,
                     "from": None,
                     "to": "STARTING",
@@ -24,12 +24,12 @@ SAMPLE_EVENTS: tuple[Event, ...] = tuple(
             ),
             (
                 "replica.memory",
-                {"role": "rollout", "engine": _ENGINE, "awake": True, "resident_bytes": 2**37},
+                {"role": "solver", "engine": _ENGINE, "awake": True, "resident_bytes": 2**37},
             ),
             (
                 "engine.reaped",
                 {
-                    "role": "rollout",
+                    "role": "solver",
                     "engine": _ENGINE,
                     "incarnation": 2,
                     "node": "10.0.0.7",
@@ -42,7 +42,7 @@ SAMPLE_EVENTS: tuple[Event, ...] = tuple(
             (
                 "weights.update",
                 {
-                    "role": "rollout",
+                    "role": "solver",
                     "model": "policy",
                     "version": "42",
                     "source": "disk",
@@ -54,7 +54,7 @@ SAMPLE_EVENTS: tuple[Event, ...] = tuple(
             (
                 "lease.state",
                 {
-                    "role": "rollout",
+                    "role": "solver",
                     "from": "SLEEPING",
                     "to": "ONLOADING",
                     "reason": "activate",
@@ -67,10 +67,10 @@ SAMPLE_EVENTS: tuple[Event, ...] = tuple(
             ("stage.progress", {"batch": 0, "stage": "generate", "done": 0, "total": 64, "tokens": 0}),
             (
                 "router.started",
-                {"role": "rollout", "model": "policy", "url": "http://10.0.0.7:3000", "number": 1},
+                {"role": "solver", "model": "policy", "url": "http://10.0.0.7:3000", "number": 1},
             ),
-            ("router.ended", {"role": "rollout", "model": "policy", "reason": 'it said "no",\nand 猫'}),
-            ("handover", {"batch": 0, "role": "rollout", "direction": "onload", "seconds": 0.5}),
+            ("router.ended", {"role": "solver", "model": "policy", "reason": 'it said "no",\nand 猫'}),
+            ("handover", {"batch": 0, "role": "solver", "direction": "onload", "seconds": 0.5}),
         )
     )
 )
