@@ -160,13 +160,17 @@ def complaint(command: str) -> str | None:
     """Say what of a command line the program doesn't know; None if all of it is known."""
     at: click.Command = cli
     context = click.Context(cli)
-    for word in shlex.split(command, comments=True)[1:]:
+    words = iter(shlex.split(command, comments=True)[1:])
+    for word in words:
         if word in {"|", ">", "&&", ";", "…", "..."}:
             break
         if word.startswith("-"):
-            known = {option for parameter in at.get_params(context) for option in parameter.opts}
-            if word.split("=")[0] not in known:
+            known = {option: parameter for parameter in at.get_params(context) for option in parameter.opts}
+            option = known.get(word.split("=")[0])
+            if option is None:
                 return f"`{at.name}` has no option {word}"
+            if isinstance(option, click.Option) and not option.is_flag and "=" not in word:
+                next(words, None)  # its value
         elif isinstance(at, click.Group):
             found = at.get_command(context, word)
             if found is None:
@@ -190,6 +194,8 @@ def test_commands_in_the_text_exist(pages: list[Any]) -> None:
     [
         ("rolecall plan FILE --json", True),
         ("rolecall plugins list --json | less", True),
+        ("rolecall --block acme plan FILE", True),
+        ("rolecall --block acme plna FILE", False),
         ("rolecall plna FILE", False),
         ("rolecall plugins lst", False),
         ("rolecall plan --jsno FILE", False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from rolecall.interfaces.router import Router, RouterBackend
 from rolecall.plugins import hookspecs
 from rolecall.plugins.contract import PROTOCOLS, class_attributes, methods
 from rolecall.plugins.host import PluginHost
+from rolecall.plugins.installed import PluginInfo, PluginState
 from rolecall.plugins.kinds import PluginKind
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "plugins.md").read_text(encoding="utf-8")
@@ -62,6 +64,29 @@ def test_the_supported_version():
 def test_every_plugin_error_is_described():
     described = [row[0] for row in table("Errors")]
     assert described == [error.__name__ for error in errors.PluginError.__subclasses__()]
+
+
+def test_each_entry_of_the_block_list_blocks():
+    (text,) = [block for block in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL) if "[plugins]" in block]
+    installed = [
+        PluginInfo(kind=kind, name=name, distribution=distribution, version="1", target="m")
+        for kind, name, distribution in (
+            (PluginKind.OBSERVER, "bell", "acme-routing"),
+            (PluginKind.OBSERVER, "pager", "other"),
+            (PluginKind.ROUTING_POLICY, "sticky", "zeta-tools"),
+        )
+    ]
+    host = PluginHost(installed, block=tomllib.loads(text)["plugins"]["block"])
+    assert host.block_faults() == ()
+    assert {plugin.state for plugin in host.list()} == {PluginState.BLOCKED}
+
+
+def test_the_trace_is_what_is_written(capsys):
+    (text,) = [block for block in re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL) if "plugins[" in block]
+    ours = [plugin for plugin in PluginHost.from_environment().list() if plugin.distribution == "rolecall"]
+    PluginHost(ours, trace=True).load(PluginKind.OBSERVER, "console_log")
+    variable = re.compile(r"\[\d+\]|[\d.]+ ms")
+    assert variable.sub("", capsys.readouterr().err) == variable.sub("", text)
 
 
 @pytest.mark.parametrize("kind", [PluginKind.ROUTING_POLICY])

@@ -7,11 +7,12 @@ from pathlib import Path
 from attrs import evolve
 
 from rolecall.config.loader import load_config
-from rolecall.config.resolve import ResolvedJob, job_plugins, resolve_job
+from rolecall.config.resolve import ResolvedJob, resolve_job
 from rolecall.config.specs import PluginsSection
 from rolecall.placement.plan import PlacementPlan
 from rolecall.placement.preflight import plan_job
 from rolecall.plugins.blocking import blocked_by_environment
+from rolecall.plugins.host import PluginHost
 from rolecall.plugins.installed import installed_plugins
 from rolecall.plugins.trace import traced_by_environment
 
@@ -27,12 +28,13 @@ def resolve_file(file: Path) -> ResolvedJob:
         PluginError: a selected plugin is broken.
     """
     config = load_config(file)
+    found = installed_plugins()
     plugins = PluginsSection(
-        block=(*config.plugins.block, *blocked_by_environment(installed_plugins())),
+        block=(*config.plugins.block, *blocked_by_environment(found)),
         trace=config.plugins.trace or traced_by_environment(),
     )
-    config = evolve(config, plugins=plugins)
-    return resolve_job(config, file, job_plugins(config))
+    host = PluginHost(found, block=plugins.block, trace=plugins.trace)
+    return resolve_job(evolve(config, plugins=plugins), file, host)
 
 
 def prepare_job(file: Path) -> tuple[ResolvedJob, PlacementPlan]:

@@ -22,7 +22,7 @@ from rolecall.plugins.kinds import PluginKind
 BLOCK_VARIABLE = "ROLECALL_BLOCK_PLUGINS"
 """Environment variable with further entries, separated by commas; ``rolecall --block`` sets it."""
 
-WHERE = f"plugins.block in the job file, rolecall --block, {BLOCK_VARIABLE}"
+WHERE = f"plugins.block in the job file, rolecall --block or {BLOCK_VARIABLE}"
 """The places that an entry can come from, for messages."""
 
 

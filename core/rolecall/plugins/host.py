@@ -137,7 +137,7 @@ class PluginHost:
             claims = ", ".join(f'{claim.origin} by "{claim.blocked_by}"' for claim in blocked)
             return (
                 f'{kind.label} "{name}" is installed but blocked: {claims}. Not blocked: {installed}. '
-                f"Select one of those, or take the entry out of where it stands: {WHERE}"
+                f"Select one of those, or take that entry out of {WHERE}"
             )
         hint = did_you_mean(name, names) or "."
         return (
