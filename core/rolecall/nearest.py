@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word most like ``word``, ignoring case; None when none is close."""
+    import difflib  # only a message about a wrong word needs it
+
     by_folded = {candidate.casefold(): candidate for candidate in known}
     matches = difflib.get_close_matches(word.casefold(), by_folded, n=1)
     return by_folded[matches[0]] if matches else None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
-
 from rolecall.errors import PluginLoadError
 
 _CALLERS = {"importlib", "pluggy", "rolecall"}
@@ -19,6 +17,8 @@ def plugin_traceback(error: BaseException | None) -> str:
         error = error.__cause__
     if error is None or error.__cause__ is None:
         return ""
+    import traceback  # only a broken plugin needs it
+
     cause = error.__cause__
     frames = cause.__traceback__
     while frames is not None and frames.tb_frame.f_globals["__name__"].partition(".")[0] in _CALLERS:

@@ -6,7 +6,6 @@ terminal and plain aligned columns written to a file or a pipe.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 
@@ -45,6 +44,8 @@ def list_plugins(*, as_json: bool) -> None:
     """List the installed plugins; imports none of them."""
     found = _host().list()
     if as_json:
+        import json  # a table needs none
+
         click.echo(json.dumps([_as_json(plugin) for plugin in found], indent=2))
         return
     if not found:

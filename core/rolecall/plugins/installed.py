@@ -9,7 +9,6 @@ refuse the name and show who claims it.
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Iterable
 from enum import Enum
@@ -20,7 +19,6 @@ from attrs import evolve, frozen
 
 from rolecall.plugins.kinds import PluginKind
 
-_log = logging.getLogger(__name__)
 _KINDS = {kind.group: kind for kind in PluginKind}
 _GROUP_PREFIX = "rolecall."
 
@@ -81,10 +79,6 @@ class _Distribution(Protocol):
     """What is read of a distribution; importlib-metadata's own name for it differs by version."""
 
     @property
-    def name(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-    @property
     def entry_points(self) -> Any: ...
     def read_text(self, filename: str, /) -> str | None: ...
     def locate_file(self, path: str, /) -> object: ...
@@ -124,10 +118,9 @@ def _claims(distribution: _Distribution) -> tuple[PluginInfo, ...]:
         # Reading one file is far cheaper than parsing the metadata of hundreds of distributions.
         if _GROUP_PREFIX not in (distribution.read_text("entry_points.txt") or ""):
             return ()
-        # Both parse all of the metadata each time.
-        name, version = distribution.name, distribution.version
+        name, version = _identity(distribution)
         importable = importlib_metadata.distribution(name)
-        if importable.locate_file("") != distribution.locate_file("") or importable.version != version:
+        if importable.locate_file("") != distribution.locate_file("") or _identity(importable)[1] != version:
             return ()  # hidden by one of the same name that comes earlier on sys.path
         return tuple(
             PluginInfo(
@@ -142,7 +135,9 @@ def _claims(distribution: _Distribution) -> tuple[PluginInfo, ...]:
         )
     except Exception as error:  # noqa: BLE001 - a half-removed distribution must not stop a job
         folder = getattr(distribution, "_path", distribution)  # it may not even know its own name
-        _log.warning(
+        import logging  # a sound listing, which must be quick, has no use for it
+
+        logging.getLogger(__name__).warning(
             "%s: the plugins of this distribution are left out, since its metadata can't be read (%s: %s). "
             "Reinstall it, or remove the folder",
             folder,
@@ -150,3 +145,15 @@ def _claims(distribution: _Distribution) -> tuple[PluginInfo, ...]:
             error,
         )
         return ()
+
+
+def _identity(distribution: _Distribution) -> tuple[str, str]:
+    """Return name and version. ``distribution.name`` would parse all of the metadata as an e-mail, slowly."""
+    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    fields: dict[str, str] = {}
+    for line in text.partition("\n\n")[0].splitlines():
+        key, _, value = line.partition(": ")
+        fields.setdefault(key, value.strip())
+    if "Name" not in fields or "Version" not in fields:
+        raise LookupError("no name or no version is written there")
+    return fields["Name"], fields["Version"]
