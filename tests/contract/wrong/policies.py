@@ -45,6 +45,18 @@ class TestSound(RoutingPolicyContract):
     fails: ClassVar = {}
 
 
+class KeyContract(RoutingPolicyContract):
+    """What a policy that is wrong about keys could fail."""
+
+    concerns: ClassVar = "key|home|joins|leaves|came_back|may_change|choice|prompt|entry_point"
+
+
+class TurnContract(RoutingPolicyContract):
+    """What a policy that is wrong about requests without a key could fail."""
+
+    concerns: ClassVar = "share|starved|counters|choice|needs|may_change|busy|prompt|candidates|entry_point"
+
+
 class OtherApi(Sound):
     name = "other_api"
     api_version = 99
@@ -83,7 +95,7 @@ class ByChance(Sound):
         return random.choice(candidates)
 
 
-class TestByChance(RoutingPolicyContract):
+class TestByChance(TurnContract):
     plugin = ByChance
     fails: ClassVar = {"test_an_instance_has_counters_of_its_own": "or choose by chance"}
 
@@ -99,7 +111,7 @@ class SharedCounter(Sound):
         return min(candidates, key=lambda one: blake2b(f"{n} {one.engine_id}".encode()).digest())
 
 
-class TestSharedCounter(RoutingPolicyContract):
+class TestSharedCounter(TurnContract):
     plugin = SharedCounter
     fails: ClassVar = {
         "test_an_instance_has_counters_of_its_own": "instances of one class disturb each other"
@@ -115,7 +127,7 @@ class ByHash(Sound):
         return max(candidates, key=lambda one: hash(f"{key} {one.engine_id}"))
 
 
-class TestByHash(RoutingPolicyContract):
+class TestByHash(KeyContract):
     plugin = ByHash
     fails: ClassVar = {"test_a_key_has_the_same_home_in_every_process": "another process chooses otherwise"}
 
@@ -130,7 +142,7 @@ class Modulo(Sound):
         return candidates[int.from_bytes(digest) % len(candidates)]
 
 
-class TestModulo(RoutingPolicyContract):
+class TestModulo(KeyContract):
     plugin = Modulo
     fails: ClassVar = {
         "test_who_leaves_takes_only_its_own_keys": "keys moved although their replica stayed",
@@ -148,7 +160,7 @@ class ByUrl(Sound):
         return max(candidates, key=lambda one: blake2b(one.base_url.encode() + b"\0" + text).digest())
 
 
-class TestByUrl(RoutingPolicyContract):
+class TestByUrl(KeyContract):
     plugin = ByUrl
     fails: ClassVar = {
         "test_a_replica_that_came_back_is_met_at_its_new_address": "keys moved although their replica stayed"
@@ -167,7 +179,7 @@ class Starving(Sound):
         return candidates[next(self.turns) % len(candidates)]
 
 
-class TestStarving(RoutingPolicyContract):
+class TestStarving(TurnContract):
     plugin = Starving
     fails: ClassVar = {
         "test_who_stays_is_not_starved_by_who_comes_and_goes": "got nothing while all and only"
@@ -188,7 +200,7 @@ class Favouring(Starving):
         self.last = ""
 
 
-class TestFavouring(RoutingPolicyContract):
+class TestFavouring(TurnContract):
     plugin = Favouring
     fails: ClassVar = {"test_equal_replicas_get_an_equal_share": "one replica got .* and another"}
 
@@ -202,7 +214,7 @@ class Lumping(Sound):
         return rendezvous(str(len(key) % 3), candidates)
 
 
-class TestLumping(RoutingPolicyContract):
+class TestLumping(KeyContract):
     plugin = Lumping
     fails: ClassVar = {
         "test_keys_are_spread_over_the_replicas": "got nothing|one replica got",
@@ -223,7 +235,7 @@ class MakingUp(Sound):
 NO_CANDIDATE = r"is none of the \d+ candidates"
 
 
-class TestMakingUp(RoutingPolicyContract):
+class TestMakingUp(KeyContract):
     plugin = MakingUp
     fails: ClassVar = {
         "test_the_choice_is_one_of_the_candidates": NO_CANDIDATE,
@@ -248,7 +260,7 @@ class Remembering(Sound):
         return self.chosen.setdefault((key, chosen.engine_id), chosen)
 
 
-class TestRemembering(RoutingPolicyContract):
+class TestRemembering(KeyContract):
     plugin = Remembering
     fails: ClassVar = {
         "test_a_replica_that_came_back_is_met_at_its_new_address": NO_CANDIDATE,
@@ -265,7 +277,7 @@ class Drifting(Sound):
         return rendezvous(key + self.last, candidates)
 
 
-class TestDrifting(RoutingPolicyContract):
+class TestDrifting(KeyContract):
     plugin = Drifting
     fails: ClassVar = {
         "test_a_key_has_the_same_home_in_every_instance": "what an instance was asked before changes the home"
@@ -283,7 +295,7 @@ class Reordering(Sound):
         return super().select(candidates, request)
 
 
-class TestReordering(RoutingPolicyContract):
+class TestReordering(TurnContract):
     plugin = Reordering
     fails: ClassVar = {"test_the_candidates_are_left_as_they_were": "select changed the candidates"}
 
@@ -297,7 +309,7 @@ class Plain(Sound):
         return rendezvous(key.encode("ascii").decode(), candidates)
 
 
-class TestPlain(RoutingPolicyContract):
+class TestPlain(KeyContract):
     plugin = Plain
     fails: ClassVar = {"test_any_text_is_a_key": "UnicodeEncodeError"}
 
@@ -315,7 +327,7 @@ class Literate(Sound):
         return rendezvous(request.prompt, candidates)
 
 
-class TestLiterate(RoutingPolicyContract):
+class TestLiterate(TurnContract):
     plugin = Literate
     fails: ClassVar = {"test_anything_is_a_prompt": "the prompt is no text"}
 
@@ -327,7 +339,7 @@ class Heedless(Sound):
     needs: ClassVar[frozenset[Any]] = frozenset({Need.LOAD})
 
 
-class TestHeedless(RoutingPolicyContract):
+class TestHeedless(TurnContract):
     plugin = Heedless
     fails: ClassVar = {"test_who_is_busy_is_asked_less": "m/replica-0 got 25 of 100 more"}
 
@@ -368,7 +380,7 @@ class Asking(Sound):
         return candidates[0]
 
 
-class TestAsking(RoutingPolicyContract):
+class TestAsking(TurnContract):
     plugin = Asking
     fails: ClassVar = {
         "test_the_choice_is_one_of_the_candidates": "select is called without await",
@@ -381,7 +393,7 @@ class TestAsking(RoutingPolicyContract):
     }
 
 
-class TestByChanceAndSayingSo(RoutingPolicyContract):
+class TestByChanceAndSayingSo(TurnContract):
     plugin = ByChance
     fails: ClassVar = {}
 
