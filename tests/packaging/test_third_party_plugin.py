@@ -62,7 +62,7 @@ def test_a_wrong_option_of_it_is_told_with_its_key(installation: Any, job_file: 
 
 
 def test_without_it_the_name_is_unknown(installation: Any, job_file: Path, uninstalled: None) -> None:
-    said = " ".join(installation.run("rolecall", "plan", str(job_file), code=2).split())
+    said = " ".join(installation.run("rolecall", "run", str(job_file), code=2).split())
     assert "rewards.format.adapter" in said
     assert 'reward adapter "format_reward" is not installed' in said
     assert "Installed: exact_match, genrm_judge" in said

@@ -17,7 +17,7 @@ COMMANDS = {
     "up": "Bring a job up in the background.",
     "status": "Show a running job: leases, replicas, batches.",
     "down": "Stop a running job and everything it started.",
-    "plugins": "List and check the installed plugins.",
+    "plugins": "List and check the installed plugins, write a new one.",
 }
 """Command → help line; each lives in ``rolecall.cli.<command>`` under its own name."""
 

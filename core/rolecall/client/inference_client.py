@@ -32,8 +32,10 @@ from rolecall.client.transport import Incoming, Outgoing, Transport, media_type
 from rolecall.discovery.source import SnapshotSource
 from rolecall.errors import DeadlineError, PayloadError, UpstreamError, UpstreamStatusError
 from rolecall.interfaces.routing_policy import RoutingPolicy
+from rolecall.plugins.blocking import entries_of_environment
 from rolecall.plugins.host import PluginHost
 from rolecall.plugins.kinds import PluginKind
+from rolecall.plugins.trace import traced_by_environment
 from rolecall.routing.fresh import resolve_fresh
 from rolecall.routing.resolver import AFFINITY_HEADER, RouteResolver, Target
 from rolecall.routing.standing import is_routable
@@ -160,7 +162,8 @@ class InferenceClient:
     def _resolver_for(self, policy: str) -> RouteResolver:
         if self._resolver is not None and self._resolver.policy.name == policy:
             return self._resolver
-        return RouteResolver(PluginHost.from_environment().load(PluginKind.ROUTING_POLICY, policy))
+        host = PluginHost.from_environment(block=entries_of_environment(), trace=traced_by_environment())
+        return RouteResolver(host.load(PluginKind.ROUTING_POLICY, policy))
 
     async def generate(
         self,

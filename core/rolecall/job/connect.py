@@ -40,7 +40,7 @@ def connect(job: str | None = None) -> Generator[JobHandle]:
     token = Path(state.run_dir) / TOKEN_FILE
     if token.exists():
         present_token(token)
-    resolved = resolve_file(Path(state.file))
+    resolved = resolve_file(Path(state.file), block=state.block)
     with ray.init(
         address=state.ray_address,
         namespace=state.namespace,

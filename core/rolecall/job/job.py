@@ -100,6 +100,7 @@ async def running_job(
             ray_address=session.address,
             gateway_url=parts.gateways.base_url,
             log=None if log is None else str(log),
+            block=config.plugins.block,
         )
         job = RunningJob(
             handle=JobHandle(

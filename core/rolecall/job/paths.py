@@ -33,6 +33,7 @@ class JobState:
     pid, pid_started_s: the job process and its start time, so that a recycled pid is noticed.
     ray_address: address of the Ray cluster's control store.
     log: file with the job process's output; None when it runs in a terminal.
+    block: the job's block list of plugins, also what its command line added.
     """
 
     name: str
@@ -44,6 +45,7 @@ class JobState:
     ray_address: str
     gateway_url: str
     log: str | None = None
+    block: tuple[str, ...] = ()
 
 
 def make_run_dir() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from attrs import evolve
@@ -17,11 +18,11 @@ from rolecall.plugins.installed import installed_plugins
 from rolecall.plugins.trace import traced_by_environment
 
 
-def resolve_file(file: Path) -> ResolvedJob:
+def resolve_file(file: Path, *, block: Iterable[str] = ()) -> ResolvedJob:
     """Load a job file and the plugins it selects.
 
     What the environment says of plugins (``rolecall --block``, ``--trace-plugins``) becomes part of the
-    configuration, and travels with it to every process of the job.
+    configuration, and travels with it to every process of the job. ``block`` adds to its block list.
 
     Raises:
         ConfigError: the file is wrong; all problems at once.
@@ -30,7 +31,7 @@ def resolve_file(file: Path) -> ResolvedJob:
     config = load_config(file)
     found = installed_plugins()
     plugins = PluginsSection(
-        block=(*config.plugins.block, *blocked_by_environment(found)),
+        block=tuple(dict.fromkeys((*config.plugins.block, *blocked_by_environment(found), *block))),
         trace=config.plugins.trace or traced_by_environment(),
     )
     host = PluginHost(found, block=plugins.block, trace=plugins.trace)

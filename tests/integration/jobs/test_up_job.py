@@ -41,7 +41,7 @@ class UpJob:
 @pytest.fixture(scope="module")
 def job(command, small_job: Callable[..., str]):
     (command.folder / "job.toml").write_text(small_job("up-job", mode="decoupled", replicas=2))
-    result = command.run("up", "job.toml")
+    result = command.run("--block", "observer/console_log", "up", "job.toml")
     assert result.returncode == 0, result.stdout + result.stderr
     yield UpJob(command)
     result = command.run("down", "up-job")
@@ -151,6 +151,7 @@ async def main(job):
         print("read", len(batch.rows), sorted(batch.rows[0]["reward"]))
         batch.clear()
     await made
+    print("blocked", *job.resolved.config.plugins.block)
 
 with connect("up-job") as job:
     asyncio.run(main(job))
@@ -169,6 +170,7 @@ def test_a_training_loop_connects_makes_a_batch_and_consumes_it(job: UpJob):
     )
     assert result.returncode == 0, result.stderr
     assert re.search(r"read [12] \['exact', 'judge'\]", result.stdout), result.stdout
+    assert "blocked observer/console_log" in result.stdout, "the job's command line holds for it too"
     states = {replica["state"] for role in job.status()["roles"].values() for replica in role["replicas"]}
     assert states == {"READY"}, "roles that share no device stay awake"
 
