@@ -46,7 +46,7 @@ Every key that is not listed here is refused, with the nearest one that is. So i
 another type: text where a number belongs, `true` where a whole number belongs. A whole number may
 stand for a number. All problems are told at once, each with file, line and key:
 
-```
+```text
 job.toml:12: roles.judge.routing_policy: routing policy "cachaware" is not installed; \
 did you mean "cache_aware"? Installed: affinity, cache_aware, round_robin. See: rolecall plugins list
 ```

@@ -31,7 +31,7 @@ routing_policy = "new_routing_policy"
 [roles.rollout.models.policy]
 source = "text.txt"
 engine = "new_engine_backend"
-engine_options = { smoothing = 0.1 }
+engine_options = { smoothing = 0.01 }
 [roles.new_role.models.reader]
 source = "text.txt"
 engine = "new_engine_backend"
@@ -91,7 +91,7 @@ def test_a_job_that_selects_all_of_them_can_be_planned(written: Written) -> None
     folder = written.place.folder / "scaffolds"
     folder.mkdir()
     (folder / "job.toml").write_text(JOB, encoding="utf-8")
-    (folder / "prompts.jsonl").write_text('{"prompt_id": "p", "text": "What is 1 + 1?"}\n', encoding="utf-8")
+    (folder / "prompts.jsonl").write_text('{"prompt": "What is 1 + 1?"}\n', encoding="utf-8")
     plan = json.loads(written.place.run("rolecall", "plan", "--json", str(folder / "job.toml")))
     assert plan["mode"] == "new_placement_mode"
     assert {replica["role"] for replica in plan["replicas"]} == {"rollout", "new_role"}

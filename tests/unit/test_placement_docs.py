@@ -59,7 +59,7 @@ def test_the_sample_map_is_what_is_printed() -> None:
     out = io.StringIO()
     Console(file=out, width=100).print(render_map(plan_placement(sample(), Defer())))
     printed = "\n".join(line.rstrip() for line in out.getvalue().strip().splitlines())
-    assert f"```\n{printed}\n```" in PAGE
+    assert f"```text\n{printed}\n```" in PAGE
 
 
 def test_the_json_keys_are_those_of_the_reference() -> None:

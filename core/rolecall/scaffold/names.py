@@ -66,7 +66,7 @@ def choose_names(
     *,
     taken: Collection[str],
     reserved: Collection[str],
-    distribution: str | None,
+    distribution: str | None = None,
 ) -> Names:
     """Return all names of a new plugin.
 
