@@ -133,3 +133,12 @@ def test_an_override_with_a_reason_is_seen_in_every_report(reported: tuple[Repor
     assert reported[1] == {
         "policies.TestByChanceAndSayingSo::test_an_instance_has_counters_of_its_own: it draws lots on purpose"
     }
+
+
+def test_authors_need_pytest_and_pytest_asyncio_only() -> None:
+    code = (
+        "import sys, rolecall.testing as t; [getattr(t, name) for name in dir(t)];"
+        "print(sorted({'hypothesis', 'pytest_timeout', 'sglang_router', 'ray'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

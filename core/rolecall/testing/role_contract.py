@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 import httpx
 import pytest
-from attrs import define, field, frozen
+from attrs import define, field
 
 from rolecall.batches.rewards import reward_field
 from rolecall.batches.sample import Prompt, Sample, Scores
@@ -40,10 +40,10 @@ from rolecall.interfaces.role import (
     StageRequest,
     WeightSource,
 )
-from rolecall.interfaces.routing_policy import Candidate, RoutingRequest
 from rolecall.plugins.hookspecs import ROLECALL_API
 from rolecall.plugins.kinds import PluginKind
 from rolecall.testing.cancelling import cancel_when
+from rolecall.testing.plain_role import PlainRole
 from rolecall.testing.plane import plane
 from rolecall.testing.plugin_contract import PluginContract
 from rolecall.testing.samples import make_samples
@@ -181,7 +181,7 @@ class RoleContract(PluginContract):
         """The gateway starts with them: none takes the place of a standard one. None has a bug that an
         empty request finds, and its payloads are served."""
         async with (
-            plane(_ServedRole(name=RoleName(self.plugin.name), plugin=self.fresh())) as running,
+            plane(PlainRole(name=RoleName(self.plugin.name), plugin=self.fresh())) as running,
             httpx.AsyncClient(base_url=running.url, timeout=30, verify=False) as http,
         ):
             for endpoint in self.fresh().endpoints():
@@ -577,25 +577,3 @@ class _Progress:
         assert all(done >= 0 and tokens >= 0 for done, tokens in self.told), f"{what}: {self.told}"
         counted = sum(done for done, _ in self.told)
         assert counted == samples, f"{what} told of {counted} of {samples} samples"
-
-
-class _First:
-    """Routes to the first replica."""
-
-    name: ClassVar[str] = "first"
-    api_version: ClassVar[int] = ROLECALL_API
-    needs: ClassVar[frozenset[Any]] = frozenset()
-    router: ClassVar[None] = None
-
-    def select(self, candidates: Sequence[Candidate], request: RoutingRequest) -> Candidate:
-        del request
-        return candidates[0]
-
-
-@frozen(kw_only=True)
-class _ServedRole:
-    """What a gateway has to know of the role."""
-
-    name: RoleName
-    plugin: Any
-    policy: Any = _First

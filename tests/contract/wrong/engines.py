@@ -43,7 +43,7 @@ TAGS = frozenset({MemoryTag.WEIGHTS, MemoryTag.KV_CACHE})
 LONG = 100
 """An answer of so many tokens takes until somebody ends it."""
 
-PROCESS = 'echo "loads $1"; test -e "$1" || { echo "there is no model at $1"; exit 1; }; exec cat'
+PROCESS = 'echo "loads $1"; test -e "$1" || { echo "there is no model at $1"; exit 1; }; echo ready; exec cat'
 """Reads what nobody writes, and so ends with the process that started it."""
 
 PROCESS_WITH_CHILD = f"sleep 5 & {PROCESS}"
@@ -85,7 +85,7 @@ class Served:
             for _ in range(tokens):
                 yield b'data: {"text": "one"}\n\n'
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(ended.wait(), 0.002)
+                    await asyncio.wait_for(ended.wait(), 0.004)
                     break
             reason = "abort" if ended.is_set() else "length"
             yield f"data: {json.dumps({'finish_reason': reason})}\n\ndata: [DONE]\n\n".encode()
@@ -130,9 +130,10 @@ class SoundEngine:
                 start_new_session=True,
                 env={**os.environ, **self.environment()},
             )
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self.process.wait(), 0.05)
-            raise EngineStartError(self.end_of_log())
+        while "ready" not in self.launch.log_path.read_text():
+            if self.process.returncode is not None:
+                raise EngineStartError(self.end_of_log())
+            await asyncio.sleep(0.002)
         await self.stack.enter_async_context(serving(self.served.app, port=self.launch.port))
 
     def environment(self) -> Mapping[str, str]:
@@ -305,9 +306,6 @@ class EagerEngine(SoundEngine):
     @property
     def pid(self) -> int | None:
         return super().pid or os.getpid()
-
-    async def stop(self, timeout_s: float) -> None:
-        await super().stop(timeout_s)
 
 
 class TestEager(DeclarationContract):
