@@ -100,7 +100,7 @@ class PayloadContract(RoleContract):
 class StageContract(RoleContract):
     """What a role whose scoring is wrong could fail."""
 
-    concerns: ClassVar = "^((?!payload|endpoint).)*$"
+    concerns: ClassVar = "^((?!payload|endpoint|generation).)*$"
 
 
 class Twofold(SoundRole):
