@@ -33,6 +33,7 @@ def render(names: Names, *, examples: Mapping[PluginKind, str]) -> dict[str, str
     own = _TEMPLATES / kind.name.lower()
     values = {
         "name": names.name,
+        "variable": names.name.upper(),
         "distribution": names.distribution,
         "package": names.package,
         "class_name": names.class_name,
