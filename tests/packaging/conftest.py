@@ -39,7 +39,7 @@ def load_environment_script() -> ModuleType:
 class Installation:
     """An environment of a user's: commands run in ``folder``, which knows nothing of this tree.
 
-    default_bytes: what ``pip install rolecall`` took in it.
+    default_bytes: what ``pip install rolecall`` took in it, before anything was compiled.
     """
 
     venv: Path
@@ -49,7 +49,7 @@ class Installation:
     @contextmanager
     def installed(self, *wheels: Path) -> Generator[None]:
         """Have further distributions installed for the length of a block; all dependencies must be there."""
-        self.pip("install", "--no-deps", "--no-index", "--no-compile", *map(str, wheels))
+        self.pip("install", "--no-deps", "--no-index", *map(str, wheels))
         try:
             yield
         finally:
@@ -62,10 +62,12 @@ class Installation:
         try:
             yield
         finally:
-            self.pip("install", "--no-deps", "--no-index", "--no-compile", str(wheel))
+            self.pip("install", "--no-deps", "--no-index", str(wheel))
 
     def pip(self, command: str, *arguments: str) -> None:
-        self.run("python", "-m", "pip", command, "-qq", *arguments)
+        # Of some ten thousand modules few are ever imported here; those are compiled then.
+        quick = ["--no-compile"] if command == "install" else []
+        self.run("python", "-m", "pip", command, "-qq", *quick, *arguments)
 
     def run(self, *command: str, code: int = 0, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
         """Run a command of the environment and return what it said on both streams."""

@@ -86,7 +86,7 @@ def test_no_path_of_this_machine_is_in_it(archive: zipfile.ZipFile) -> None:
 
 
 def test_the_default_installation_is_small(installation: Any) -> None:
-    assert installation.default_bytes < ONE_GB
+    assert installation.default_bytes < 0.8 * ONE_GB  # compiled modules add a fifth
     assert not (installation.site_packages / "torch").exists()
 
 
