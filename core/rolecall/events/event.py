@@ -30,6 +30,8 @@ class Event:
         router.started: role, model, url, number (of this model's routers)
         router.ended: role, model, reason
         handover: batch, role, direction (``onload`` or ``offload``), seconds
+        observer.raised: observer (its name, distribution and version), event (its kind), error; the first
+            time that an observer raises
     """
 
     kind: str

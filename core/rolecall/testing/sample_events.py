@@ -71,6 +71,10 @@ SAMPLE_EVENTS: tuple[Event, ...] = tuple(
             ),
             ("router.ended", {"role": "solver", "model": "policy", "reason": 'it said "no",\nand 猫'}),
             ("handover", {"batch": 0, "role": "solver", "direction": "onload", "seconds": 0.5}),
+            (
+                "observer.raised",
+                {"observer": "pager (acme-pager 1.2)", "event": "lease.state", "error": "OSError: no pager"},
+            ),
         )
     )
 )
