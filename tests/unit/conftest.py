@@ -9,6 +9,11 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no fault of what is tested.
+settings.register_profile("rolecall", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("rolecall")
 
 
 class FakeSite:
