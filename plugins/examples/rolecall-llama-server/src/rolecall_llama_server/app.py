@@ -77,10 +77,11 @@ class _Endpoints:
         wanted = GenerateRequest.parse(await _body(request))
         ticket = Ticket(wanted.rid)
         if wanted.stream:
-            return await _EventStream.begun(self._events(wanted, ticket), ticket)
+            return await _EventStream.begun(self._events(wanted, ticket), request, ticket)
         answer: dict[str, Any] = {}
-        async with _gone(request.receive, ticket):
-            async for generation in self._service.generate(wanted, ticket):
+        generations = self._service.generate(wanted, ticket)
+        async with _gone(request.receive, ticket), aclosing(generations):
+            async for generation in generations:
                 answer = generation.answer()
         return JSONResponse(answer)
 
@@ -96,7 +97,7 @@ class _Endpoints:
         ticket = Ticket(None if rid is None else as_text(rid, "rid"))
         body = chat_body(given)
         if as_bool(body.get("stream", False), "stream"):
-            return await _EventStream.begun(self._chat_chunks(body, ticket), ticket)
+            return await _EventStream.begun(self._chat_chunks(body, ticket), request, ticket)
         async with _gone(request.receive, ticket):
             return JSONResponse((await self._service.chat(body, ticket)).answer())
 
@@ -186,8 +187,9 @@ class _EventStream(Response):
         self._ticket = ticket
 
     @classmethod
-    async def begun(cls, events: AsyncGenerator[bytes], ticket: Ticket) -> _EventStream:
-        return cls(await anext(events), events, ticket)
+    async def begun(cls, events: AsyncGenerator[bytes], request: Request, ticket: Ticket) -> _EventStream:
+        async with _gone(request.receive, ticket):
+            return cls(await anext(events), events, ticket)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
@@ -217,6 +219,7 @@ async def _gone(receive: Receive, ticket: Ticket) -> AsyncGenerator[None]:
         yield
     finally:
         watcher.cancel()
+        await asyncio.wait({watcher})
 
 
 def _guarded(handler: _Handler) -> _Handler:

@@ -136,10 +136,11 @@ class LlamaServer:
         progress it would have nothing until the whole prompt is computed.
 
         Raises:
-            LlamaRefusal, LlamaFault: see :meth:`forward`; also when it fails in the middle.
+            LlamaRefusal: it answered with an error.
+            LlamaFault: the connection broke, or it failed in the middle.
         """
         asked = {**body, "stream": True, "return_progress": True}
-        async with self.forward(path, asked) as response:
+        async with self._answer(path, asked) as response:
             async for line in response.aiter_lines():
                 data = line.partition(": ")[2]
                 if not data or data == "[DONE]":
@@ -149,9 +150,15 @@ class LlamaServer:
                     raise LlamaFault(f"the llama.cpp server failed: {data:.500}")
                 yield event
 
+    async def chunks(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[bytes]:
+        """The bytes of an answer as they come; raises as :meth:`events`."""
+        async with self._answer(path, body) as response:
+            async for chunk in response.aiter_raw():
+                yield chunk
+
     @asynccontextmanager
-    async def forward(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[httpx.Response]:
-        """POST a request and give its answer as it comes.
+    async def _answer(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[httpx.Response]:
+        """POST a request and hold its answer for the length of the block.
 
         Raises:
             LlamaRefusal: it answered with an error.

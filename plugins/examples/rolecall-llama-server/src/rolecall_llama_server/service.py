@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +51,7 @@ class Service:
             Asleep, LlamaFault, LlamaRefusal, InvalidField: nothing was generated, or it failed on the way.
             Aborted: it was aborted before it began.
         """
-        self.check_awake()
-        async with self.door.admitted(ticket):
-            self.check_awake()
+        async with self._admitted(ticket):
             prompt = request.ids
             if prompt is None:
                 prompt = await ticket.step(self.llama.tokenise(request.text or ""))
@@ -82,10 +80,9 @@ class Service:
         Raises:
             Asleep, LlamaFault, LlamaRefusal, InvalidField, Aborted: as :meth:`generate`.
         """
-        self.check_awake()
         answer = ChatAnswer(ticket.rid, self.served_model_name)
         body = {**body, "stream_options": {"include_usage": True}}
-        async with self.door.admitted(ticket), aclosing(self.llama.events(CHAT_PATH, body)) as events:
+        async with self._admitted(ticket), aclosing(self.llama.events(CHAT_PATH, body)) as events:
             try:
                 while (event := await ticket.step(anext(events, None))) is not None:
                     answer.take(event)
@@ -95,11 +92,17 @@ class Service:
 
     async def chat_stream(self, body: Mapping[str, Any], ticket: Ticket) -> AsyncGenerator[bytes]:
         """Yield llama.cpp's own bytes; raises as :meth:`generate`, and Aborted also on the way."""
-        self.check_awake()
-        async with self.door.admitted(ticket), self.llama.forward(CHAT_PATH, body) as response:
-            chunks = response.aiter_raw()
+        async with self._admitted(ticket), aclosing(self.llama.chunks(CHAT_PATH, body)) as chunks:
             while chunk := await ticket.step(anext(chunks, b"")):
                 yield chunk
+
+    @asynccontextmanager
+    async def _admitted(self, ticket: Ticket) -> AsyncGenerator[None]:
+        """Through the door, if there is a model behind it."""
+        self.check_awake()
+        async with self.door.admitted(ticket):
+            self.check_awake()
+            yield
 
     def check_awake(self) -> None:
         """Raise Asleep while memory is released."""
