@@ -134,14 +134,19 @@ def test_a_job_that_selects_one_can_be_planned(installation: Any, folder: Path, 
 def job_file(folder: Path) -> Path:
     file = folder / "all.toml"
     everything = with_sink(with_engine(quickstart())) + POLICY + ROLE + BLEND + FORMAT
+    everything = replaced(everything, r"(?m)^\[job\]$", '[job]\nobservers = ["lab_noisy"]')
     file.write_text(everything, encoding="utf-8")
     return file
 
 
 @pytest.fixture(scope="module")
-def said(installation: Any, job_file: Path) -> str:
-    """What the one run of the job said, the trace of its plugins included."""
-    return installation.run("rolecall", "--trace-plugins", "run", str(job_file))
+def said(installation: Any, lab_wheels: Mapping[str, Path], job_file: Path) -> str:
+    """What the one run of the job said, the trace of its plugins included.
+
+    Broken plugins are installed beside the examples; of those only the observer that raises is selected.
+    """
+    with installation.installed(*lab_wheels.values()):
+        return installation.run("rolecall", "--trace-plugins", "run", str(job_file))
 
 
 @pytest.fixture(scope="module")
@@ -178,12 +183,27 @@ class TestOneJobWithAllOfThem:
             ("", 'reward adapter "format_reward" of rolecall-rewards'),
             ("", 'reward adapter "verified" of rolecall-verifier'),
             ("", 'batch sink "parquet" of rolecall-parquet'),
+            ("EventHubActor", 'observer "lab_noisy" of lab-noisy'),
         ],
     )
     def test_each_works_where_it_belongs(self, said: str, process: str, plugin: str) -> None:
         """The batch is run by the command's own process, which has no name."""
         where = rf"{re.escape(process)} on \S+, \d+" if process else r"\d+"
         assert re.search(rf"(?m)^plugins\[{where}\]: {re.escape(plugin)}.*: check of ", said)
+
+    def test_an_observer_that_raises_is_told_with_its_distribution_and_changes_nothing(
+        self, said: str, events: list[dict[str, Any]]
+    ) -> None:
+        raised = [event for event in events if event["kind"] == "observer.raised"]
+        assert [event["observer"] for event in raised] == ["lab_noisy (lab-noisy 1.2)"], "told once"
+        assert "lab_noisy (lab-noisy 1.2) raised on" in " ".join(said.split())
+
+    def test_broken_plugins_that_nobody_selected_were_imported_nowhere(self, said: str) -> None:
+        assert "installed by lab-explodes, lab-future" in said
+        traced = [line for line in said.splitlines() if line.startswith("plugins[")]
+        steps = [line for line in traced if "installed by" not in line]
+        assert steps
+        assert not [line for line in steps if re.search(r"lab_(?!noisy)", line)]
 
     def test_the_judges_engines_gave_their_memory_back_for_the_teachers(
         self, events: list[dict[str, Any]]
@@ -217,6 +237,7 @@ class TestOneJobWithAllOfThem:
     ) -> None:
         with installation.uninstalled(example_wheels["rolecall-llama-server"]):
             refused = " ".join(installation.run("rolecall", "run", str(job_file), code=2).split())
+        assert 'observer "lab_noisy" is not installed' in refused
         assert "roles.genrm.models.judge.engine" in refused
         assert 'engine backend "llama_server" is not installed' in refused
         assert "rolecall plugins list" in refused
