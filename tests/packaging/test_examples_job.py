@@ -26,6 +26,8 @@ OFFERED = {
     "rolecall-verifier": {("role", "verifier"), ("reward adapter", "verified")},
 }
 
+JOB = "every-example"
+"""Not the quickstart's own name: a job of that name may run on this machine meanwhile."""
 SMALL = {"batches": "1", "prompts_per_batch": "2", "samples_per_prompt": "2"}
 PROMPTS = [
     {
@@ -71,6 +73,7 @@ print(json.dumps(pyarrow.parquet.read_table(sys.argv[1]).to_pylist()))
 
 def quickstart() -> str:
     text = (ROOT / "examples" / "quickstart.toml").read_text(encoding="utf-8")
+    text = replaced(text, r'(?m)^name = "quickstart"', f'name = "{JOB}"')
     for key, value in SMALL.items():
         text = replaced(text, rf"(?m)^{key} *= *\d+", f"{key} = {value}")
     return replaced(text, r'(?m)^prompts = ".*"', 'prompts = "prompts/code.jsonl"')
@@ -152,7 +155,7 @@ def said(installation: Any, lab_wheels: Mapping[str, Path], job_file: Path) -> s
 @pytest.fixture(scope="module")
 def rows(installation: Any, job_file: Path, said: str) -> list[dict[str, Any]]:
     """The committed batch, as another tool reads it."""
-    file = job_file.parent / "batches" / "quickstart" / "train_0.parquet"
+    file = job_file.parent / "batches" / JOB / "train_0.parquet"
     return json.loads(installation.run("python", "-c", READ_ROWS, str(file)))
 
 
@@ -176,9 +179,9 @@ class TestOneJobWithAllOfThem:
         ("process", "plugin"),
         [
             ("", 'routing policy "prefix_aware" of rolecall-prefix-routing'),
-            ("ServeReplica:rolecall-quickstart-rollout:gateway", 'routing policy "prefix_aware" of'),
+            (f"ServeReplica:rolecall-{JOB}-rollout:gateway", 'routing policy "prefix_aware" of'),
             ("EngineWorker", 'engine backend "llama_server" of rolecall-llama-server'),
-            ("ServeReplica:rolecall-quickstart-verifier:gateway", 'role "verifier" of rolecall-verifier'),
+            (f"ServeReplica:rolecall-{JOB}-verifier:gateway", 'role "verifier" of rolecall-verifier'),
             ("", 'reward adapter "blend" of rolecall-rewards'),
             ("", 'reward adapter "format_reward" of rolecall-rewards'),
             ("", 'reward adapter "verified" of rolecall-verifier'),
