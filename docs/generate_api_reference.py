@@ -38,7 +38,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "rolecall.processes.child_process",
         "rolecall.processes.bound_exec",
     ),
-    "Batch sinks": ("rolecall.interfaces.batch_sink",),
+    "Batch sinks": ("rolecall.interfaces.batch_sink", "rolecall.durable_files"),
     "Observers": ("rolecall.interfaces.observer", "rolecall.events.event"),
     "Names": ("rolecall.ids",),
     "Errors": ("rolecall.errors",),

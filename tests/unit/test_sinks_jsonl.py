@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rolecall.api import SinkContext, SinkError
-from rolecall_plugins.sinks.jsonl import files
+from rolecall.durable_files import TEMPORARY_SUFFIX
 from rolecall_plugins.sinks.jsonl.sink import JsonlOptions, JsonlSink
 
 ROWS: list[dict[str, Any]] = [{"id": "a", "ids": np.array([1, 2], dtype=np.int32)}, {"id": "b", "ids": None}]
@@ -123,7 +123,7 @@ def test_a_writer_that_is_killed_leaves_no_partition_and_the_next_open_cleans_up
 
 
 def test_open_leaves_the_temporary_file_of_a_living_writer_alone(sink: JsonlSink, folder: Path) -> None:
-    living, dead = folder / f".train_0.jsonl.a{files.TEMPORARY_SUFFIX}", folder / ".train_0.jsonl.b.writing"
+    living, dead = folder / f".train_0.jsonl.a{TEMPORARY_SUFFIX}", folder / ".train_0.jsonl.b.writing"
     dead.write_text("half a li")
     with living.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

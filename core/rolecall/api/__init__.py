@@ -7,6 +7,7 @@ engine and no other plugin.
 from rolecall.batches.concurrency import gather_bounded
 from rolecall.batches.rewards import reward_field, reward_stage, score_with_policy
 from rolecall.batches.sample import Prompt, Sample, ScoreFields, Scores
+from rolecall.durable_files import flush_folder, remove_durably, remove_leftovers, write_durably
 from rolecall.errors import (
     CapabilityError,
     DeadlineError,
@@ -156,11 +157,15 @@ __all__ = [
     "check_native_payload",
     "die_with_parent",
     "engine_id",
+    "flush_folder",
     "gather_bounded",
     "hookimpl",
     "place_role",
+    "remove_durably",
+    "remove_leftovers",
     "rendezvous",
     "reward_field",
     "reward_stage",
     "score_with_policy",
+    "write_durably",
 ]

@@ -179,11 +179,11 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from rolecall.api import SinkContext
-from rolecall_parquet import ParquetOptions, ParquetSink, files
+from rolecall_parquet import ParquetOptions, ParquetSink
 
 sink = ParquetSink(ParquetOptions(), SinkContext(job="job", base_dir=Path(sys.argv[1])))
 sink.open()
-files.os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
+os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
 sink.put("train_0", [{"value": 2}])
 """
 

@@ -9,10 +9,18 @@ from typing import ClassVar
 
 from attrs import field, frozen, validators
 
-from rolecall.api import ROLECALL_API, Row, SinkContext, SinkError
+from rolecall.api import (
+    ROLECALL_API,
+    Row,
+    SinkContext,
+    SinkError,
+    flush_folder,
+    remove_durably,
+    remove_leftovers,
+    write_durably,
+)
 
 from .codec import decode_row, encode_row
-from .files import flush_folder, remove_durably, remove_leftovers, write_durably
 
 _PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -74,8 +82,6 @@ class JsonlSink:
         path = self._path(partition)
         try:
             remove_durably(path)
-        except FileNotFoundError:
-            return  # not even the folder is there
         except OSError as error:
             raise SinkError(f"partition {partition} could not be removed at {path}: {error}") from error
 

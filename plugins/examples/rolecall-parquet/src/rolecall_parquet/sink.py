@@ -11,10 +11,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from attrs import field, frozen, validators
 
-from rolecall.api import Row, SinkContext, SinkError
+from rolecall.api import (
+    Row,
+    SinkContext,
+    SinkError,
+    flush_folder,
+    remove_durably,
+    remove_leftovers,
+    write_durably,
+)
 
 from .columns import ColumnError, decode, encode
-from .files import flush_folder, remove_durably, remove_leftovers, write_durably
 
 _PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _ROWS = b"rolecall.rows"

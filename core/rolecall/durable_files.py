@@ -46,8 +46,11 @@ def _create_locked(path: Path) -> tuple[int, Path]:
 
 def remove_durably(path: Path) -> None:
     """Remove a file; one that isn't there is no error."""
-    path.unlink(missing_ok=True)
-    flush_folder(path.parent)
+    try:
+        path.unlink(missing_ok=True)
+        flush_folder(path.parent)
+    except FileNotFoundError:
+        return  # not even the folder is there
 
 
 def remove_leftovers(folder: Path) -> None:
