@@ -158,5 +158,5 @@ def test_the_list_of_the_command_line_travels_with_the_jobs_configuration(job_fi
     config = pickle.loads(pickle.dumps(resolve_file(file).config))
     monkeypatch.delenv(BLOCK_VARIABLE)  # as in an actor on another machine
     assert load_config(file).plugins.block == ("engine_backend/sglang",)
-    blocked = {plugin.path for plugin in job_plugins(config).list() if plugin.blocked_by}
+    blocked = {plugin.path for plugin in job_plugins(config.plugins).list() if plugin.blocked_by}
     assert blocked == {"engine_backend/sglang", "observer/console_log"}

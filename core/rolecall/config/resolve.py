@@ -22,7 +22,7 @@ from rolecall.config.lines import KeyPath
 from rolecall.config.loader import source_of
 from rolecall.config.resolved import ResolvedJob, ResolvedModel, ResolvedRole, ResolvedRouter
 from rolecall.config.source import Fault, key_text
-from rolecall.config.specs import JobConfig, ModelConfig, RewardConfig, RoleConfig
+from rolecall.config.specs import JobConfig, ModelConfig, PluginsSection, RewardConfig, RoleConfig
 from rolecall.config.structure import StructureError, structure
 from rolecall.errors import DuplicatePluginError, PluginError, UnknownPluginError
 from rolecall.ids import ModelId, RoleName
@@ -50,9 +50,9 @@ __all__ = [
 ]
 
 
-def job_plugins(config: JobConfig) -> PluginHost:
+def job_plugins(section: PluginsSection) -> PluginHost:
     """Return the plugins as this process has them installed and the job wants them."""
-    return PluginHost.from_environment(block=config.plugins.block, trace=config.plugins.trace)
+    return PluginHost.from_environment(block=section.block, trace=section.trace)
 
 
 def resolve_job(config: JobConfig, file: Path, host: PluginHost) -> ResolvedJob:

@@ -256,7 +256,7 @@ class RoleService:
 
     def _resolve(self) -> ResolvedRole:
         order = self._order
-        return resolve_role(order.config, order.file, order.role, job_plugins(order.config))
+        return resolve_role(order.config, order.file, order.role, job_plugins(order.config.plugins))
 
     def _make_managers(self, role: ResolvedRole) -> None:
         order = self._order

@@ -219,7 +219,7 @@ class RayWorkers:
 def _prepare(order: WorkerOrder) -> Prepared:
     """Load the model's backend and get its files. Blocks; runs in a thread."""
     setup = order.setup
-    role = resolve_role(order.config, order.file, setup.role, job_plugins(order.config))
+    role = resolve_role(order.config, order.file, setup.role, job_plugins(order.config.plugins))
     model = role.models[setup.model]
     path = fetch_model(model.config.source, base_dir=order.file.parent)
     return Prepared(backend=model.backend, options=model.options, features=model.features, model_path=path)

@@ -11,12 +11,12 @@ from uuid import uuid4
 
 import ray
 
+from rolecall.config.resolve import job_plugins
 from rolecall.config.specs import PluginsSection
 from rolecall.errors import JobError
 from rolecall.events.event import Emit, Event
 from rolecall.events.hub import EventHub, SenderOrder
 from rolecall.interfaces.observer import Observer
-from rolecall.plugins.host import PluginHost
 from rolecall.plugins.kinds import PluginKind
 
 ACTOR_NAME = "events"
@@ -72,13 +72,12 @@ def find_hub(namespace: str) -> Any:
 
 
 def _load(names: tuple[str, ...], plugins: PluginsSection) -> dict[str, Observer]:
-    host = PluginHost.from_environment(block=plugins.block, trace=plugins.trace)
-    origin = {
-        info.name: f"{info.name} ({info.distribution} {info.version})"
-        for info in host.list()
-        if info.kind is PluginKind.OBSERVER and info.blocked_by is None
+    host = job_plugins(plugins)
+    found = [host.find(PluginKind.OBSERVER, name) for name in names]
+    return {
+        f"{info.name} ({info.distribution} {info.version})": host.load(info.kind, info.name)()
+        for info in found
     }
-    return {origin[name]: host.load(PluginKind.OBSERVER, name)() for name in names}
 
 
 def remote_emitter(hub: Any) -> Emit:

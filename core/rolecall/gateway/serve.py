@@ -234,7 +234,7 @@ def _gateway_of(
     config: JobConfig, file: Path, namespace: str, role: str, settings: GatewaySettings
 ) -> ASGIApp:
     """Build the gateway inside a Serve replica."""
-    resolved = resolve_role(config, file, role, job_plugins(config))
+    resolved = resolve_role(config, file, role, job_plugins(config.plugins))
     source = SnapshotSource(find_registry(namespace).reader(role), role=role)
     return _BehindServe(build_gateway(resolved, source, settings))
 

@@ -69,7 +69,7 @@ class JobHandle:
         """Open a batch sink of the caller's own, which the caller closes."""
         resolved = self.resolved
         return await asyncio.to_thread(
-            open_sink, resolved.config, resolved.file, job_plugins(resolved.config)
+            open_sink, resolved.config, resolved.file, job_plugins(resolved.config.plugins)
         )
 
     async def batch_runner(self, sink: BatchSink, finalise: Finalise | None = None) -> BatchRunner:

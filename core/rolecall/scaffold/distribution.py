@@ -30,7 +30,7 @@ def render(names: Names, *, examples: Mapping[PluginKind, str]) -> dict[str, str
     ``examples`` has an installed plugin of the kinds that a piece of a job file also names.
     """
     kind = names.kind
-    own = _TEMPLATES / kind.name.lower()
+    own = _TEMPLATES / kind.key
     values = {
         "name": names.name,
         "variable": names.name.upper(),
