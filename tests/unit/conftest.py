@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from textwrap import dedent
+from types import ModuleType
+from typing import ClassVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +21,22 @@ settings.load_profile("rolecall")
 
 class FakeSite:
     """A site-packages folder that comes first on ``sys.path``."""
+
+    PAGER: ClassVar[str] = """
+    from rolecall.api import hookimpl
+
+    class Pager:
+        name = "pager"
+        api_version = 1
+
+        def on_event(self, event):
+            pass
+
+    @hookimpl
+    def rolecall_observer():
+        return Pager
+"""
+    """Code of a module with a sound observer ``pager``, indented by four."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,3 +77,20 @@ def fake_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeS
     for name, module in list(sys.modules.items()):
         if (getattr(module, "__file__", None) or "").startswith(str(folder)):
             del sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def docs_script() -> Callable[[str], ModuleType]:
+    """Loads a script of ``docs/`` by its file's name."""
+
+    def load(name: str) -> ModuleType:
+        script = Path(__file__).parents[2] / "docs" / f"{name}.py"
+        spec = importlib.util.spec_from_file_location(name, script)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # its classes look for their module there
+        spec.loader.exec_module(module)
+        return module
+
+    return load

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import inspect
 import re
-from pathlib import Path
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,17 +15,10 @@ from rolecall import api
 from rolecall.plugins import hookspecs
 from rolecall.plugins.contract import PROTOCOLS, methods
 
-SCRIPT = Path(__file__).parents[2] / "docs" / "generate_api_reference.py"
-
 
 @pytest.fixture(scope="module")
-def generator() -> Any:
-    spec = importlib.util.spec_from_file_location("generate_api_reference", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def generator(docs_script: Callable[[str], ModuleType]) -> Any:
+    return docs_script("generate_api_reference")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +38,9 @@ def shown(generator: Any) -> dict[str, ast.stmt]:
 
 
 def test_the_committed_page_is_the_generated_one(generator: Any) -> None:
-    assert generator.PAGE.read_text(encoding="utf-8") == generator.render(), f"run: python docs/{SCRIPT.name}"
+    assert generator.PAGE.read_text(encoding="utf-8") == generator.render(), (
+        "run: python docs/generate_api_reference.py"
+    )
 
 
 def test_every_exported_name_and_every_hook_is_on_the_page(shown: dict[str, ast.stmt]) -> None:

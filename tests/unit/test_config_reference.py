@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
-from pathlib import Path
 
 import attrs
 import pytest
@@ -15,19 +13,16 @@ from rolecall.plugins.host import PluginHost
 from rolecall.plugins.installed import PluginInfo
 from rolecall.plugins.kinds import PluginKind
 
-SCRIPT = Path(__file__).parents[2] / "docs" / "generate_config_reference.py"
-
 
 @pytest.fixture(scope="module")
-def generator():
-    spec = importlib.util.spec_from_file_location("generate_config_reference", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def generator(docs_script):
+    return docs_script("generate_config_reference")
 
 
 def test_the_committed_page_is_the_generated_one(generator):
-    assert generator.PAGE.read_text(encoding="utf-8") == generator.render(), f"run: python {SCRIPT.name}"
+    assert generator.PAGE.read_text(encoding="utf-8") == generator.render(), (
+        "run: python docs/generate_config_reference.py"
+    )
 
 
 def test_every_table_is_on_the_page(generator):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -13,18 +13,11 @@ import pytest
 
 from rolecall.plugins import blocking, contract, host
 
-SCRIPT = Path(__file__).parents[2] / "docs" / "generate_errors_reference.py"
-
 
 @pytest.fixture(scope="module")
-def rendered() -> tuple[str, str, set[tuple[str, int]]]:
+def rendered(docs_script: Callable[[str], ModuleType]) -> tuple[str, str, set[tuple[str, int]]]:
     """The committed page, what the generator writes, and the lines of code that were run for it."""
-    spec = importlib.util.spec_from_file_location("generate_errors_reference", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    generator = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = generator
-    spec.loader.exec_module(generator)
+    generator = docs_script("generate_errors_reference")
     watched = {module.__file__ for module in (blocking, contract, host)}
     lines: set[tuple[str, int]] = set()
 
@@ -40,13 +33,12 @@ def rendered() -> tuple[str, str, set[tuple[str, int]]]:
         written = generator.render()
     finally:
         sys.settrace(before)
-        del sys.modules[spec.name]
     return generator.PAGE.read_text(encoding="utf-8"), written, lines
 
 
 def test_the_committed_page_is_the_generated_one(rendered: tuple[str, str, Any]) -> None:
     committed, written, _ = rendered
-    assert committed == written, f"run: python docs/{SCRIPT.name}"
+    assert committed == written, "run: python docs/generate_errors_reference.py"
 
 
 @pytest.mark.parametrize("module", [blocking, contract, host])

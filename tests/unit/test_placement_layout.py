@@ -6,28 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolecall.api import ModelDemand, ModelId, RoleDemand, RoleName, place_role
+from rolecall.api import place_role
 from rolecall.placement.layout import aligned_start
 from rolecall.placement.plan import reservation_share
 from rolecall.placement.wording import bundle_runs
-
-
-def demand(*engines: tuple[int, int], role: str = "writer") -> RoleDemand:
-    """A role with a model for each (replicas, devices per engine)."""
-    return RoleDemand(
-        role=RoleName(role),
-        deferrable=True,
-        models=tuple(
-            ModelDemand(
-                model=ModelId(f"m{index}"),
-                replicas=replicas,
-                devices_per_engine=devices,
-                tensor_parallel=devices,
-                pipeline_parallel=1,
-            )
-            for index, (replicas, devices) in enumerate(engines)
-        ),
-    )
+from rolecall.testing.demands import role_demand
 
 
 @pytest.mark.parametrize(
@@ -50,7 +33,7 @@ def test_an_engine_starts_at_the_first_bundle_where_it_does_not_straddle(
 
 
 def test_engines_follow_the_file_and_skip_the_end_of_a_node() -> None:
-    laid = place_role(demand((2, 3), (1, 2)), pool_id="pool", start=1, devices_per_node=4)
+    laid = place_role(role_demand("writer", (2, 3), (1, 2)), pool_id="pool", start=1, devices_per_node=4)
     assert [replica.bundles for replica in laid.replicas] == [(1, 2, 3), (4, 5, 6), (8, 9)]
     assert [replica.engine for replica in laid.replicas] == ["m0/replica-0", "m0/replica-1", "m1/replica-0"]
     assert (laid.start, laid.stop) == (1, 10)
@@ -64,7 +47,7 @@ def test_engines_follow_the_file_and_skip_the_end_of_a_node() -> None:
 def test_no_engine_straddles_and_no_bundle_is_given_twice(
     engines: list[tuple[int, int]], start: int, per_node: int
 ) -> None:
-    laid = place_role(demand(*engines), pool_id="pool", start=start, devices_per_node=per_node)
+    laid = place_role(role_demand("writer", *engines), pool_id="pool", start=start, devices_per_node=per_node)
     used = [bundle for replica in laid.replicas for bundle in replica.bundles]
     assert used == sorted(set(used))
     assert start <= used[0]
@@ -78,7 +61,10 @@ def test_no_engine_straddles_and_no_bundle_is_given_twice(
 )
 def test_engines_across_nodes_take_whole_nodes(nodes: int, replicas: int, start: int, per_node: int) -> None:
     laid = place_role(
-        demand((replicas, nodes * per_node)), pool_id="pool", start=start, devices_per_node=per_node
+        role_demand("writer", (replicas, nodes * per_node)),
+        pool_id="pool",
+        start=start,
+        devices_per_node=per_node,
     )
     for replica in laid.replicas:
         touched = {bundle // per_node for bundle in replica.bundles}

@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rolecall.api import (
-    ModelDemand,
-    ModelId,
     PlacementJob,
     PlacementMode,
     PlacementPlan,
@@ -20,6 +18,7 @@ from rolecall.api import (
 )
 from rolecall.errors import PlacementRefused
 from rolecall.placement.preflight import plan_placement
+from rolecall.testing.demands import role_demand
 from rolecall_placement.decoupled import Decoupled
 from rolecall_placement.defer import Defer
 from rolecall_placement.split import Split
@@ -27,28 +26,15 @@ from rolecall_placement.split import Split
 MODES = [Decoupled(), Split(), Defer()]
 
 
-def role(name: str, *engines: tuple[int, int], deferrable: bool = True) -> RoleDemand:
-    return RoleDemand(
-        role=RoleName(name),
-        deferrable=deferrable,
-        models=tuple(
-            ModelDemand(
-                model=ModelId(f"m{index}"),
-                replicas=replicas,
-                devices_per_engine=devices,
-                tensor_parallel=devices,
-                pipeline_parallel=1,
-            )
-            for index, (replicas, devices) in enumerate(engines)
-        ),
-    )
-
-
 def job(*roles: RoleDemand, pool: int | None, per_node: int = 8) -> PlacementJob:
     return PlacementJob(resource="slot", devices_per_node=per_node, pool_devices=pool, roles=roles)
 
 
-WRITER, JUDGE, SCORER = role("writer", (4, 1)), role("judge", (1, 2)), role("scorer", (2, 1))
+WRITER, JUDGE, SCORER = (
+    role_demand("writer", (4, 1)),
+    role_demand("judge", (1, 2)),
+    role_demand("scorer", (2, 1)),
+)
 
 
 def bundles(plan: PlacementPlan, name: str) -> list[tuple[str, tuple[int, ...]]]:
@@ -94,7 +80,7 @@ def test_defer_lets_roles_reuse_bundles_from_0_in_a_phase_each() -> None:
 
 
 def test_split_skips_bundles_rather_than_straddle_and_says_so_when_that_does_not_fit() -> None:
-    uneven = (role("writer", (3, 1)), role("judge", (1, 2)))
+    uneven = (role_demand("writer", (3, 1)), role_demand("judge", (1, 2)))
     plan = plan_placement(job(*uneven, pool=6, per_node=4), Split())
     assert bundles(plan, "judge") == [("shared", (4, 5))]
     with pytest.raises(PlacementRefused) as refused:
@@ -130,7 +116,7 @@ def test_a_pool_that_is_missing_too_small_or_useless_is_refused(
 @pytest.mark.parametrize("pool", [None, 1])
 @pytest.mark.parametrize("mode", [Split(), Defer()])
 def test_the_suggested_pool_size_makes_the_plan_pass(mode: PlacementMode, pool: int | None) -> None:
-    roles = (role("writer", (3, 3)), role("judge", (1, 8), (1, 1)))
+    roles = (role_demand("writer", (3, 3)), role_demand("judge", (1, 8), (1, 1)))
     with pytest.raises(PlacementRefused) as refused:
         plan_placement(job(*roles, pool=pool, per_node=4), mode)
     suggested = int(refused.value.refusals[0].fix.split("placement.devices = ")[1].split(",")[0])
@@ -148,7 +134,9 @@ def jobs(draw: st.DrawFn) -> PlacementJob:
     sizes = st.one_of(st.integers(1, per_node), st.sampled_from([2 * per_node, 3 * per_node]))
     engines = st.lists(st.tuples(st.integers(1, 4), sizes), min_size=1, max_size=3)
     roles = tuple(
-        role(f"role{index}", *draw(engines), deferrable=draw(st.sampled_from([True, True, True, False])))
+        role_demand(
+            f"role{index}", *draw(engines), deferrable=draw(st.sampled_from([True, True, True, False]))
+        )
         for index in range(draw(st.integers(1, 3)))
     )
     return job(*roles, pool=draw(st.one_of(st.none(), st.integers(1, 120))), per_node=per_node)

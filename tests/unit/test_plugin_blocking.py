@@ -20,20 +20,6 @@ from rolecall.plugins.installed import PluginState
 from rolecall.plugins.kinds import PluginKind
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.toml"
-PAGER = """
-    from rolecall.api import hookimpl
-
-    class Pager:
-        name = "pager"
-        api_version = 1
-
-        def on_event(self, event):
-            pass
-
-    @hookimpl
-    def rolecall_observer():
-        return Pager
-"""
 
 
 @pytest.fixture
@@ -41,7 +27,7 @@ def two_pagers(fake_site):
     for owner in ("acme", "zeta-tools"):
         module = f"{owner.split('-')[0]}_pager"
         fake_site.install(
-            owner, entry_points={"rolecall.observers": {"pager": module}}, modules={module: PAGER}
+            owner, entry_points={"rolecall.observers": {"pager": module}}, modules={module: fake_site.PAGER}
         )
 
 

@@ -18,21 +18,6 @@ from rolecall.plugins.contract import PROTOCOLS
 from rolecall.plugins.host import PluginHost
 from rolecall.plugins.kinds import PluginKind
 
-OBSERVER = """
-    from rolecall.api import hookimpl
-
-    class Pager:
-        name = "pager"
-        api_version = 1
-
-        def on_event(self, event):
-            pass
-
-    @hookimpl
-    def rolecall_observer():
-        return Pager
-"""
-
 
 def install(fake_site, code, *, group="rolecall.observers", name="pager", module="acme_pager", target=None):
     entry_points = {group: {name: target or module}}
@@ -56,7 +41,7 @@ def refused(fake_site, code, error=PluginContractError, **options) -> str:
 
 
 def test_load_returns_the_class_and_imports_once(fake_site):
-    install(fake_site, OBSERVER)
+    install(fake_site, fake_site.PAGER)
     host = PluginHost.from_environment()
     assert "acme_pager" not in sys.modules
     loaded = host.load(PluginKind.OBSERVER, "pager")
@@ -66,7 +51,7 @@ def test_load_returns_the_class_and_imports_once(fake_site):
 
 
 def test_only_the_selected_plugin_is_imported(fake_site):
-    install(fake_site, OBSERVER)
+    install(fake_site, fake_site.PAGER)
     fake_site.install(
         "zeta",
         entry_points={"rolecall.observers": {"bad": "zeta_bad"}},
@@ -101,7 +86,7 @@ def test_the_message_says_when_nothing_of_the_kind_is_installed():
 
 
 def test_a_name_claimed_twice_is_refused_when_selected_and_names_both(fake_site):
-    install(fake_site, OBSERVER)
+    install(fake_site, fake_site.PAGER)
     fake_site.install("zeta", "0.3", entry_points={"rolecall.observers": {"pager": "zeta_pager"}})
     host = PluginHost.from_environment()
     with pytest.raises(DuplicatePluginError) as caught:
@@ -138,11 +123,13 @@ def test_whatever_an_import_raises_is_a_load_error(fake_site, code, words):
 
 
 def test_a_module_that_is_not_there_is_a_load_error(fake_site):
-    assert "No module named 'acme_gone'" in refused(fake_site, OBSERVER, PluginLoadError, target="acme_gone")
+    assert "No module named 'acme_gone'" in refused(
+        fake_site, fake_site.PAGER, PluginLoadError, target="acme_gone"
+    )
 
 
 def test_a_plugin_that_failed_to_load_is_tried_again(fake_site):
-    install(fake_site, "import acme_later\n" + "\n".join(line[4:] for line in OBSERVER.splitlines()))
+    install(fake_site, "import acme_later\n" + "\n".join(line[4:] for line in fake_site.PAGER.splitlines()))
     host = PluginHost.from_environment()
     with pytest.raises(PluginLoadError):
         host.load(PluginKind.OBSERVER, "pager")
@@ -151,7 +138,7 @@ def test_a_plugin_that_failed_to_load_is_tried_again(fake_site):
 
 
 def test_a_hook_that_raises_is_a_load_error(fake_site):
-    code = OBSERVER.replace("return Pager", "raise OSError('no pager')")
+    code = fake_site.PAGER.replace("return Pager", "raise OSError('no pager')")
     assert "rolecall_observer raised OSError: no pager" in refused(fake_site, code, PluginLoadError)
 
 
@@ -160,24 +147,24 @@ def test_a_hook_that_raises_is_a_load_error(fake_site):
 
 @pytest.mark.parametrize("target", ["acme_pager:Pager", "acme_pager [extra]", "acme pager"])
 def test_an_entry_point_names_a_module_and_nothing_more(fake_site, target):
-    message = refused(fake_site, OBSERVER, target=target)
+    message = refused(fake_site, fake_site.PAGER, target=target)
     assert "must name a module" in message
     assert "rolecall_observer" in message
 
 
 def test_a_misspelt_hook_is_told_with_the_nearest_one(fake_site):
-    message = refused(fake_site, OBSERVER.replace("def rolecall_observer", "def rolecall_obsrver"))
+    message = refused(fake_site, fake_site.PAGER.replace("def rolecall_observer", "def rolecall_obsrver"))
     assert '"rolecall_obsrver" in acme_pager is marked as a hook' in message
     assert 'did you mean "rolecall_observer"?' in message
 
 
 def test_a_misspelt_hook_beside_the_right_one_is_told_too(fake_site):
-    code = OBSERVER + "\n    @hookimpl\n    def rolecall_roles():\n        return None\n"
+    code = fake_site.PAGER + "\n    @hookimpl\n    def rolecall_roles():\n        return None\n"
     assert 'did you mean "rolecall_role"?' in refused(fake_site, code)
 
 
 def test_a_hook_without_its_mark_is_told(fake_site):
-    assert "must be marked with @hookimpl" in refused(fake_site, OBSERVER.replace("@hookimpl", ""))
+    assert "must be marked with @hookimpl" in refused(fake_site, fake_site.PAGER.replace("@hookimpl", ""))
 
 
 def test_a_module_without_a_hook_is_told(fake_site):
@@ -189,22 +176,22 @@ def test_a_module_without_a_hook_is_told(fake_site):
 
 
 def test_a_hook_of_another_kind_is_told(fake_site):
-    message = refused(fake_site, OBSERVER.replace("def rolecall_observer", "def rolecall_role"))
+    message = refused(fake_site, fake_site.PAGER.replace("def rolecall_observer", "def rolecall_role"))
     assert message.endswith("; it implements rolecall_role, which belongs in the group rolecall.roles")
 
 
 def test_a_hook_with_an_unknown_argument_is_told(fake_site):
-    message = refused(fake_site, OBSERVER.replace("rolecall_observer()", "rolecall_observer(config)"))
+    message = refused(fake_site, fake_site.PAGER.replace("rolecall_observer()", "rolecall_observer(config)"))
     assert message.endswith("must take no argument, found rolecall_observer(config)")
 
 
 def test_a_hook_that_returns_no_class_is_told(fake_site):
-    message = refused(fake_site, OBSERVER.replace("return Pager", "return Pager()"))
+    message = refused(fake_site, fake_site.PAGER.replace("return Pager", "return Pager()"))
     assert "rolecall_observer must return a class" in message
 
 
 def test_one_module_may_serve_two_kinds(fake_site):
-    code = OBSERVER + (
+    code = fake_site.PAGER + (
         "\n    class Ring:"
         '\n        name = "ring"'
         "\n        api_version = 1"
@@ -233,7 +220,7 @@ def test_one_module_may_serve_two_kinds(fake_site):
 
 
 def test_the_declared_name_must_be_the_entry_points(fake_site):
-    message = refused(fake_site, OBSERVER.replace('name = "pager"', 'name = "beeper"'))
+    message = refused(fake_site, fake_site.PAGER.replace('name = "pager"', 'name = "beeper"'))
     assert '"name" is "beeper", but the entry point is called "pager"' in message
 
 
@@ -246,7 +233,9 @@ def test_the_declared_name_must_be_the_entry_points(fake_site):
     ],
 )
 def test_the_api_version_must_be_supported(fake_site, declared, words):
-    assert words in refused(fake_site, OBSERVER.replace("api_version = 1", f"api_version = {declared}"))
+    assert words in refused(
+        fake_site, fake_site.PAGER.replace("api_version = 1", f"api_version = {declared}")
+    )
 
 
 def test_every_broken_rule_is_told_at_once(fake_site):
@@ -268,7 +257,9 @@ def test_every_broken_rule_is_told_at_once(fake_site):
 
 
 def test_a_method_inherited_from_the_protocol_is_missing(fake_site):
-    code = OBSERVER.replace("class Pager:", "from rolecall.api import Observer\n    class Pager(Observer):")
+    code = fake_site.PAGER.replace(
+        "class Pager:", "from rolecall.api import Observer\n    class Pager(Observer):"
+    )
     code = code.replace("def on_event", "def on_evnt")
     assert 'the method "on_event" is missing' in refused(fake_site, code)
 
@@ -424,7 +415,7 @@ def test_each_hook_promises_the_class_of_its_kind():
 
 
 def test_check_loads_all_and_reports_each(fake_site):
-    install(fake_site, OBSERVER)
+    install(fake_site, fake_site.PAGER)
     fake_site.install(
         "zeta",
         entry_points={"rolecall.observers": {"bad": "zeta_bad"}},

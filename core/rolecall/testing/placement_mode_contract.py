@@ -19,14 +19,14 @@ import pytest
 from attrs import evolve
 
 from rolecall.errors import Refusal
-from rolecall.ids import ModelId, RoleName
 from rolecall.interfaces.placement_mode import PlacementMode
 from rolecall.placement.contract_checks import contract_breaches
-from rolecall.placement.plan import ModelDemand, PlacementJob, PlacementPlan, RoleDemand
+from rolecall.placement.plan import PlacementJob, PlacementPlan
 from rolecall.placement.preflight import check_plan, plan_placement
 from rolecall.placement.render import plan_to_json
 from rolecall.plugins.host import PluginHost
 from rolecall.plugins.kinds import PluginKind
+from rolecall.testing.demands import role_demand
 from rolecall.testing.other_process import answer_elsewhere
 from rolecall.testing.plugin_contract import PluginContract
 
@@ -96,7 +96,7 @@ class PlacementModeContract(PluginContract):
 
     def test_ten_thousand_devices_are_no_different(self) -> None:
         """A large job gets a sound plan or a reason, like a small one."""
-        roles = tuple(_role(name, [(400, 8)]) for name in _ROLES[:3])
+        roles = tuple(role_demand(name, (400, 8)) for name in _ROLES[:3])
         for pool in (None, 9_600):
             job = PlacementJob(resource="GPU", devices_per_node=8, pool_devices=pool, roles=roles)
             answer = self.fresh().plan(job)
@@ -170,32 +170,15 @@ def _job(chance: random.Random) -> PlacementJob:
     per_node = chance.choice((1, 2, 4, 8))
     sizes = [size for size in (1, 2, 4, 8, 16) if size <= per_node or size % per_node == 0]
     roles = tuple(
-        _role(
+        role_demand(
             name,
-            [(chance.randint(1, 4), chance.choice(sizes)) for _ in range(chance.randint(1, 3))],
+            *[(chance.randint(1, 4), chance.choice(sizes)) for _ in range(chance.randint(1, 3))],
         )
         for name in chance.sample(_ROLES, chance.randint(1, len(_ROLES)))
     )
     largest, needed = max(role.needed for role in roles), sum(role.needed for role in roles)
     pool = chance.choice((None, largest, needed, needed + per_node, 2 * needed, largest - 1 or 1))
     return PlacementJob(resource="GPU", devices_per_node=per_node, pool_devices=pool, roles=roles)
-
-
-def _role(name: str, engines: list[tuple[int, int]]) -> RoleDemand:
-    return RoleDemand(
-        role=RoleName(name),
-        deferrable=True,
-        models=tuple(
-            ModelDemand(
-                model=ModelId(f"model-{number}"),
-                replicas=replicas,
-                devices_per_engine=devices,
-                tensor_parallel=devices,
-                pipeline_parallel=1,
-            )
-            for number, (replicas, devices) in enumerate(engines)
-        ),
-    )
 
 
 def _answers(name: str, jobs: list[PlacementJob]) -> list[PlacementPlan | tuple[Refusal, ...]]:
