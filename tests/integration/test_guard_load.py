@@ -46,7 +46,7 @@ async def door(engine: ScriptedEngine) -> AsyncIterator[Door]:
     bound.bind(("127.0.0.1", 0))
     door = Door(bound)
     async with serving(engine.app) as url:
-        await door.start(url)
+        await door.start(url, "m")
         door.open()
         yield door
         await door.stop()

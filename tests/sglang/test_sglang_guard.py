@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ import pytest_asyncio
 from rolecall.engines.deadline import Deadline, LoopClock
 from rolecall.engines.handover import HandoverLimits, abort_until_quiet, close_and_wait
 from rolecall.guard.door import Door
+from rolecall.testing.shared_engines import FIRST_VERSION
 from rolecall_plugins.engines.sglang.engine import SglangEngine
 
 pytestmark = [pytest.mark.sglang, pytest.mark.asyncio(loop_scope="session")]
@@ -30,7 +32,7 @@ async def door(engine: SglangEngine) -> AsyncIterator[Door]:
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
     door = Door(bound)
-    await door.start(engine.base_url)
+    await door.start(engine.base_url, "tiny")
     door.open()
     yield door
     await door.stop()
@@ -63,15 +65,18 @@ async def test_answers_and_streams_pass(http: httpx.AsyncClient, client: httpx.A
 
 
 async def test_metadata_names_the_model_and_nothing_internal(
-    http: httpx.AsyncClient, client: httpx.AsyncClient
+    http: httpx.AsyncClient, client: httpx.AsyncClient, checkpoints: tuple[Path, Path]
 ) -> None:
+    """Also after new weights from disk, from when on SGLang calls itself by their folder."""
+    update = {"model_path": str(checkpoints[0]), "weight_version": FIRST_VERSION, "load_format": "auto"}
+    assert (await client.post("/update_weights_from_disk", json=update)).status_code == 200
     whole = (await client.get("/server_info")).json()
     shown = (await http.get("/server_info")).json()
     assert {"model_path", "served_model_name", "tp_size", "dp_size", "version"} <= set(shown)
     assert {"host", "port", "nccl_port", "internal_states"} <= set(whole)
     assert not set(shown) & {"host", "port", "nccl_port", "dist_init_addr", "internal_states", "api_key"}
     assert {"model_path", "is_generation", "weight_version"} <= set((await http.get("/model_info")).json())
-    assert (await http.get("/v1/models")).json()["data"][0]["id"] == "tiny"
+    assert (await http.get("/v1/models")).json()["data"][0]["id"] == shown["served_model_name"] == "tiny"
 
 
 @pytest.mark.parametrize("path", ["/pause_generation", "/release_memory_occupation", "/flush_cache"])

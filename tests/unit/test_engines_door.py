@@ -240,6 +240,7 @@ def test_the_published_address_is_the_door_s_and_the_engine_listens_on_loopback(
         assert (await worker.host.describe(within(1))).base_url == worker.door.url
         assert worker.engine.launch.host == "127.0.0.1"
         assert worker.door.engine_url == worker.engine.base_url
+        assert worker.door.served_model_name == worker.engine.launch.served_model_name
         assert worker.door.calls == ["door.start", "door.open"]
         assert (await look(worker)).permits == 0
         worker.door.book.take()

@@ -34,7 +34,7 @@ def bound() -> socket.socket:
 @asynccontextmanager
 async def door_before(engine_url: str, *, is_open: bool = True) -> AsyncGenerator[Door]:
     door = Door(bound())
-    await door.start(engine_url)
+    await door.start(engine_url, "m")
     if is_open:
         door.open()
     try:
@@ -353,7 +353,7 @@ async def test_a_door_without_an_engine_is_not_opened() -> None:
     await door.stop()
     await door.stop()
     with pytest.raises(EngineError, match="started once"):
-        await door.start("http://127.0.0.1:1")
+        await door.start("http://127.0.0.1:1", "m")
 
 
 async def test_the_address_is_held_from_the_first_moment() -> None:
@@ -368,7 +368,7 @@ async def test_the_address_is_held_from_the_first_moment() -> None:
     other.close()
     waiting = asyncio.create_task(httpx.AsyncClient(timeout=10).get(f"{door.url}/health"))
     await asyncio.sleep(0.05)
-    await door.start("http://127.0.0.1:1")
+    await door.start("http://127.0.0.1:1", "m")
     assert (await waiting).status_code == 503
     await door.stop()
 
@@ -377,7 +377,7 @@ async def test_small_writes_are_not_held_back() -> None:
     """Head and body of an answer are two writes; without this the second waits 40 ms for the first's ACK."""
     reserved = bound()
     door = Door(reserved)
-    await door.start("http://127.0.0.1:1")
+    await door.start("http://127.0.0.1:1", "m")
     assert reserved.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     await door.stop()
 
@@ -572,7 +572,7 @@ async def test_a_stopped_door_cuts_everybody_and_nobody_listens() -> None:
     engine.behaviour.stuck = True
     async with serving(engine.app) as url:
         door = Door(bound())
-        await door.start(url)
+        await door.start(url, "m")
         door.open()
         async with httpx.AsyncClient(base_url=door.url) as http:
             asking = [asyncio.create_task(http.post("/generate", json={"text": "x"})) for _ in range(3)]

@@ -60,7 +60,7 @@ SERVER_INFO = {
 
 @pytest.mark.parametrize("path", ["/server_info", "/get_server_info"])
 def test_of_server_info_only_chosen_fields_are_shown(path: str) -> None:
-    shown = json.loads(filtered(path, json.dumps(SERVER_INFO).encode()))
+    shown = json.loads(filtered(path, json.dumps(SERVER_INFO).encode(), "m"))
     assert shown == {
         "model_path": "/models/m",
         "served_model_name": "m",
@@ -82,19 +82,34 @@ def test_model_info_keeps_what_routers_read(path: str) -> None:
         "weight_version": "7",
     }
     body = json.dumps({**known, "load_format": "auto", "secret": 1}).encode()
-    assert json.loads(filtered(path, body)) == known
+    assert json.loads(filtered(path, body, "m")) == known
 
 
 def test_model_cards_keep_their_shape() -> None:
     card = {"id": "m", "object": "model", "owned_by": "x", "root": "/models/m", "max_model_len": 9}
     body = json.dumps({"object": "list", "data": [{**card, "pid": 3}], "extra": 1}).encode()
-    assert json.loads(filtered("/v1/models", body)) == {"object": "list", "data": [card]}
+    assert json.loads(filtered("/v1/models", body, "m")) == {"object": "list", "data": [card]}
+
+
+def test_the_name_lasts_over_new_weights_from_disk() -> None:
+    """SGLang calls itself by the folder of its last weights from disk."""
+    renamed = json.dumps({**SERVER_INFO, "served_model_name": "/steps/7"}).encode()
+    assert json.loads(filtered("/server_info", renamed, "m"))["served_model_name"] == "m"
+    cards = [
+        {"id": "/steps/7", "root": "/steps/7", "parent": None},
+        {"id": "adapter", "root": "/adapters/a", "parent": "/steps/7"},
+    ]
+    body = json.dumps({"object": "list", "data": cards}).encode()
+    assert json.loads(filtered("/v1/models", body, "m"))["data"] == [
+        {"id": "m", "root": "m", "parent": None},
+        {"id": "adapter", "root": "/adapters/a", "parent": "m"},
+    ]
 
 
 @pytest.mark.parametrize("body", [b"", b"nothing", b"[]", b'{"data": 3}', b'{"data": [3]}'])
 def test_metadata_that_is_none_is_an_error(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"expected|malformed|truncated"):
-        filtered("/v1/models", body)
+        filtered("/v1/models", body, "m")
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,11 @@ class Admission(Protocol):
         """Requests that were let through and whose end is not confirmed."""
         ...
 
-    async def start(self, engine_url: str) -> None:
-        """Listen, closed; what is let through later goes to ``engine_url``."""
+    async def start(self, engine_url: str, served_model_name: str) -> None:
+        """Listen, closed; what is let through later goes to ``engine_url``.
+
+        Metadata that passes names the model ``served_model_name``, whatever the engine calls itself.
+        """
         ...
 
     def open(self) -> None:

@@ -249,7 +249,8 @@ class EngineHost:
             prepared = await work.bound(self._ready_backend(), f"getting the model of {self._name}")
             engine = self._create(prepared, weight_version, rendezvous)
             if self._door is not None:
-                await work.bound(self._door.start(engine.base_url), "the door's start")
+                opening = self._door.start(engine.base_url, self._setup.served_model_name)
+                await work.bound(opening, "the door's start")
             await work.bound(engine.start(work.remaining_s()), f"start of {self._name}")
             await self._verify_started(engine, prepared, weight_version, work)
             if self._door is not None:

@@ -110,7 +110,7 @@ class GuardApp:
         incoming, body = await self._ask(request)
         if entry.passage is Passage.METADATA and incoming.status == 200:
             try:
-                body = filtered(entry.path, body)
+                body = filtered(entry.path, body, self._door.upstream.served_model_name)
             except ValueError as error:
                 logger.warning("%s answered what it should not: %s", entry.path, error)
                 raise _AnswerNow(

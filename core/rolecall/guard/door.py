@@ -49,8 +49,8 @@ class Door:
     def permits(self) -> int:
         return self._permits.out
 
-    async def start(self, engine_url: str) -> None:
-        """Listen, closed; what is let through later goes to ``engine_url``.
+    async def start(self, engine_url: str, served_model_name: str) -> None:
+        """Listen, closed; what is let through later goes to ``engine_url``, metadata has this name.
 
         Raises:
             EngineError: it was started or stopped before.
@@ -59,6 +59,7 @@ class Door:
             raise EngineError(f"the door at {self._url} is started once")
         self._upstream = Upstream(
             base_url=engine_url.rstrip("/"),
+            served_model_name=served_model_name,
             work=AiohttpTransport(max_concurrency=_WORK_AT_ONCE),
             control=AiohttpTransport(max_concurrency=_CONTROL_AT_ONCE),
         )

@@ -35,6 +35,7 @@ class Upstream:
     """The engine behind a door; ``control`` is apart, so that an abort never waits behind the work."""
 
     base_url: str
+    served_model_name: str
     work: Transport
     control: Transport
 

@@ -3,11 +3,15 @@
 SGLang's ``/server_info`` is its whole command line, its schedulers' internals, addresses, ports and
 process ids. What passes is what direct clients and routers read: the model's identity, its limits, the
 shape of its parallelism. A field that a new version adds does not pass until it is named here.
+
+The name is the one that the model is served under, whatever the engine says: SGLang renames itself to the
+folder of its last weights from disk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from rolecall.client.codec import decode, encode
@@ -63,26 +67,38 @@ def _chosen(fields: frozenset[str], value: object) -> dict[str, Any]:
     return {name: value[name] for name in value if name in fields}
 
 
-def _models(value: object) -> dict[str, Any]:
+def _info(fields: frozenset[str], value: object, name: str) -> dict[str, Any]:
+    chosen = _chosen(fields, value)
+    return chosen | {"served_model_name": name} if "served_model_name" in chosen else chosen
+
+
+def _models(value: object, name: str) -> dict[str, Any]:
     listed = value.get("data") if isinstance(value, dict) else None
     if not isinstance(listed, list):
         raise ValueError("a list of models was expected")
-    return {"object": "list", "data": [_chosen(_CARD, card) for card in listed]}
+    return {"object": "list", "data": [_named(_chosen(_CARD, card), name) for card in listed]}
 
 
-_FILTERS: Mapping[str, Callable[[object], dict[str, Any]]] = {
+def _named(card: dict[str, Any], name: str) -> dict[str, Any]:
+    if card.get("parent") is not None:  # an adapter, which has its own name
+        return card | {"parent": name}
+    lasting = {key: name for key in ("id", "root") if key in card and card[key] == card.get("id")}
+    return card | lasting
+
+
+_FILTERS: Mapping[str, Callable[[object, str], dict[str, Any]]] = {
     "/v1/models": _models,
-    "/server_info": lambda value: _chosen(_SERVER, value),
-    "/get_server_info": lambda value: _chosen(_SERVER, value),
-    "/model_info": lambda value: _chosen(_MODEL, value),
-    "/get_model_info": lambda value: _chosen(_MODEL, value),
+    "/server_info": partial(_info, _SERVER),
+    "/get_server_info": partial(_info, _SERVER),
+    "/model_info": partial(_info, _MODEL),
+    "/get_model_info": partial(_info, _MODEL),
 }
 
 
-def filtered(path: str, body: bytes) -> bytes:
-    """Return an engine's answer to a metadata path with the chosen fields only.
+def filtered(path: str, body: bytes, served_model_name: str) -> bytes:
+    """Return an engine's answer to a metadata path with the chosen fields only, under its lasting name.
 
     Raises:
         ValueError: it is not the JSON that the path answers.
     """
-    return encode(_FILTERS[path](decode(body)))
+    return encode(_FILTERS[path](decode(body), served_model_name))

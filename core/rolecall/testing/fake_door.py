@@ -27,6 +27,7 @@ class FakeDoor:
         self.calls: list[str] = []
         self.book = Permits("the fake door")
         self.engine_url: str | None = None
+        self.served_model_name: str | None = None
         self._bound = bound
         self._clock = clock or LoopClock()
 
@@ -34,8 +35,9 @@ class FakeDoor:
     def permits(self) -> int:
         return self.book.out
 
-    async def start(self, engine_url: str) -> None:
+    async def start(self, engine_url: str, served_model_name: str) -> None:
         self.engine_url = engine_url
+        self.served_model_name = served_model_name
         self.calls.append("door.start")
 
     def open(self) -> None:
