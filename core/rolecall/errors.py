@@ -90,18 +90,30 @@ class ScaffoldError(RolecallError):
 # --- placement --------------------------------------------------------------------------
 
 
+@frozen
+class Fix:
+    """One way to lift a refusal that needs no judgement: keys of the job file and what to write there.
+
+    Written and read back as TOML; None takes the key out.
+    """
+
+    assignments: tuple[tuple[str, Any], ...]
+
+
 @frozen(kw_only=True)
 class Refusal:
     """One reason why a job can't be placed.
 
     ``code`` is a stable kebab-case name for scripts; ``key`` the config key to change;
-    ``message`` the rule with its numbers; ``fix`` what to write instead.
+    ``message`` the rule with its numbers; ``fix`` what to write instead, for people; ``fixes`` the same
+    where it is a value, each of which lifts the refusal alone.
     """
 
     code: str
     key: str
     message: str
     fix: str
+    fixes: tuple[Fix, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.key}: {self.message} [{self.code}]\n    fix: {self.fix}"

@@ -1,8 +1,9 @@
 """``decoupled``: a pool, and so a placement group, for each role; everything overlaps.
 
-Every role starts at bundle 0 of a pool of its own that carries the role's name and is as large
-as the role needs. There is one phase with all roles, nobody shares a device, and the job file
-must not size a shared pool.
+Every role, of training and of inference, has a pool of its own that carries its name and is as large as it
+needs. There is one phase with all roles, and nobody shares a device. Where the job file says which devices
+there are, the pools have to fit on them: first the trainer's, then the roles' in the order of the file,
+each engine on the first node that has room for it.
 """
 
 from __future__ import annotations
@@ -10,15 +11,22 @@ from __future__ import annotations
 from typing import ClassVar
 
 from rolecall.api import (
+    Nodes,
     Phase,
     PlacementJob,
     PlacementMode,
     PlacementPlan,
     Pool,
     Refusal,
+    ReplicaPlacement,
+    TrainingPlacement,
     hookimpl,
     place_role,
 )
+
+from .free_nodes import FreeNodes
+
+PHASE = "all together"
 
 
 class Decoupled:
@@ -26,35 +34,76 @@ class Decoupled:
     api_version: ClassVar[int] = 1
 
     def plan(self, job: PlacementJob) -> PlacementPlan | tuple[Refusal, ...]:
-        if job.pool_devices is not None:
-            needs = ", ".join(f"{role.role} {role.needed}" for role in job.roles)
-            return (
-                Refusal(
-                    code="pool-not-used",
-                    key="placement.devices",
-                    message=f'mode "{self.name}" gives each role a pool of its own ({needs}); it has no use'
-                    f" for a shared pool of {job.pool_devices}",
-                    fix='remove placement.devices, or choose mode "split" or "defer"',
-                ),
-            )
-        slices = {
-            role.role: place_role(role, pool_id=role.role, start=0, devices_per_node=job.devices_per_node)
-            for role in job.roles
-        }
+        pools = _unlimited(job) if job.devices is None else _within(job)
+        if pools is None:
+            return (self._too_small(job),)
         return PlacementPlan(
             mode=self.name,
             pools=tuple(
-                Pool(
-                    pool_id=role,
-                    resource=job.resource,
-                    devices=laid.stop,
-                    devices_per_node=job.devices_per_node,
-                )
-                for role, laid in slices.items()
+                Pool(pool_id=name, resource=job.resource, nodes=nodes) for name, (nodes, _) in pools.items()
             ),
-            replicas=tuple(replica for laid in slices.values() for replica in laid.replicas),
-            phases=(Phase(name="inference", roles=tuple(slices)),),
+            replicas=tuple(replica for _, replicas in pools.values() for replica in replicas),
+            training=tuple(
+                TrainingPlacement(
+                    role=demand.role,
+                    process=demand.process,
+                    pool_id=demand.process,
+                    bundles=tuple(range(demand.devices)),
+                )
+                for demand in job.training
+            ),
+            phases=(Phase(name=PHASE, roles=tuple(demand.role for demand in (*job.roles, *job.training))),),
         )
+
+    def _too_small(self, job: PlacementJob) -> Refusal:
+        demands = [(demand.role, demand.devices) for demand in job.training if demand.on is None]
+        demands += [(role.role, role.needed) for role in job.roles]
+        needs = " + ".join(f"{role} {devices}" for role, devices in demands)
+        total = sum(devices for _, devices in demands)
+        gaps = "" if total > (job.devices or 0) else ", and no engine may straddle two nodes"
+        return Refusal(
+            code="pool-too-small",
+            key="placement.devices",
+            message=f'mode "{self.name}" gives each role devices of its own ({needs} = {total}{gaps}), but'
+            f" the job has {job.devices}",
+            fix=f"placement.devices = {total}, or fewer replicas",
+        )
+
+
+_Pools = dict[str, tuple[Nodes, tuple[ReplicaPlacement, ...]]]
+"""The nodes of each role's pool, and its replicas there."""
+
+
+def _unlimited(job: PlacementJob) -> _Pools | None:
+    """Give each role nodes that nobody else is on."""
+    pools: _Pools = {}
+    for role in job.roles:
+        laid = place_role(role, pool_id=role.role, start=0, nodes=job.nodes)
+        if laid is None:
+            return None
+        pools[role.role] = (job.nodes.parts(range(laid.stop)), laid.replicas)
+    for demand in job.training:
+        if demand.on is None:
+            pools[demand.role] = (job.nodes.parts(range(demand.devices)), ())
+    return pools
+
+
+def _within(job: PlacementJob) -> _Pools | None:
+    """Give each role a part of the job's nodes."""
+    free = FreeNodes(job.nodes)
+    pools: _Pools = {}
+    for demand in job.training:
+        if demand.on is None:
+            nodes = free.take(demand.devices)
+            if nodes is None:
+                return None
+            pools[demand.role] = (nodes, ())
+    for role in job.roles:
+        laid = free.take_role(role)
+        if laid is None:
+            return None
+        pools[role.role] = laid
+    return pools
 
 
 @hookimpl

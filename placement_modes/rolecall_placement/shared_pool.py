@@ -1,20 +1,35 @@
-"""What the modes with one shared pool have in common: the pool, and its absence."""
+"""What the modes with one shared pool have in common: the pool, the trainer's place in it, its absence."""
 
 from __future__ import annotations
 
-from rolecall.api import PlacementJob, Pool, Refusal
+from collections.abc import Sequence
+
+from rolecall.api import Nodes, Phase, PlacementJob, Pool, Refusal, TrainingSlice, place_training
 
 POOL_ID = "shared"
 
 
-def shared_pool(job: PlacementJob, devices: int) -> Pool:
+def shared_nodes(job: PlacementJob) -> Nodes | None:
+    """Return the nodes of the pool: the job's, or as many as the trainer needs; None if nobody says."""
+    if job.nodes.devices is not None:
+        return job.nodes
+    needed = trainer(job).stop
+    return Nodes.equal(needed, per_node=job.nodes.largest) if needed else None
+
+
+def shared_pool(job: PlacementJob, nodes: Nodes) -> Pool:
     """Return the pool that all roles of the job use."""
-    return Pool(
-        pool_id=POOL_ID,
-        resource=job.resource,
-        devices=devices,
-        devices_per_node=job.devices_per_node,
-    )
+    return Pool(pool_id=POOL_ID, resource=job.resource, nodes=nodes)
+
+
+def trainer(job: PlacementJob) -> TrainingSlice:
+    """Lay the trainer out from bundle 0 on."""
+    return place_training(job.training, pool_id=POOL_ID, start=0)
+
+
+def training_phases(job: PlacementJob) -> Sequence[Phase]:
+    """Return the trainer's own phase, which comes last, if there is a trainer."""
+    return [Phase(name="training", roles=tuple(role.role for role in job.training))] if job.training else []
 
 
 def pool_missing(mode: str, needed: int) -> Refusal:

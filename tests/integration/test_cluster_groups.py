@@ -17,7 +17,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
-from rolecall.api import EngineId, ModelId, Phase, PlacementPlan, Pool, ReplicaPlacement, RoleName
+from rolecall.api import EngineId, ModelId, Nodes, Phase, PlacementPlan, Pool, ReplicaPlacement, RoleName
 from rolecall.cluster import ray_cluster
 from rolecall.cluster.ray_cluster import create_pools, pools_of, probe_pools, remove_pools
 from rolecall.cluster.ray_groups import RayGroups
@@ -84,7 +84,7 @@ def plan(
     return PlacementPlan(
         mode="some",
         pools=tuple(
-            Pool(pool_id=pool, resource=resource, devices=count, devices_per_node=per_node)
+            Pool(pool_id=pool, resource=resource, nodes=Nodes.equal(count, per_node=per_node))
             for pool, count in devices.items()
         ),
         replicas=replicas,

@@ -31,6 +31,7 @@ from rolecall.events.event import Event
 from rolecall.ids import EngineId, FencingToken, ModelId, RoleName
 from rolecall.interfaces.engine_backend import FromDisk
 from rolecall.model_sources.fetch import fetch_model
+from rolecall.placement.nodes import Nodes
 from rolecall.placement.plan import Phase, PlacementPlan, Pool, ReplicaPlacement
 
 pytestmark = [pytest.mark.ray, pytest.mark.model, pytest.mark.timeout(300)]
@@ -79,7 +80,7 @@ MODEL_INFO = {
 
 PLAN = PlacementPlan(
     mode="by hand",
-    pools=(Pool(pool_id="shared", resource="device_slot", devices=1, devices_per_node=1),),
+    pools=(Pool(pool_id="shared", resource="device_slot", nodes=Nodes.equal(1, per_node=1)),),
     replicas=tuple(
         ReplicaPlacement(
             engine=ENGINE[role], role=role, model=ModelId(MODEL[role]), pool_id="shared", bundles=(0,)

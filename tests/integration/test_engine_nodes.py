@@ -33,6 +33,7 @@ from rolecall.engines.role_service import RoleOrder, RoleService
 from rolecall.events.hub_actor import start_hub
 from rolecall.ids import EngineId, ModelId, RoleName
 from rolecall.placement.binding import bind
+from rolecall.placement.nodes import Nodes
 from rolecall.placement.plan import Phase, PlacementPlan, Pool, ReplicaPlacement
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
@@ -41,7 +42,7 @@ NAMESPACE = "rolecall-nodes-test"
 ROLE, ENGINE = RoleName("teacher"), EngineId("twin/replica-0")
 PLAN = PlacementPlan(
     mode="by hand",
-    pools=(Pool(pool_id="all", resource="device_slot", devices=2, devices_per_node=1),),
+    pools=(Pool(pool_id="all", resource="device_slot", nodes=Nodes.equal(2, per_node=1)),),
     replicas=(
         ReplicaPlacement(engine=ENGINE, role=ROLE, model=ModelId("twin"), pool_id="all", bundles=(0, 1)),
     ),

@@ -28,6 +28,7 @@ from rolecall.engines.results import LifecycleResult
 from rolecall.events.event import Event
 from rolecall.ids import EngineId, FencingToken, ModelId, RoleName
 from rolecall.interfaces.engine_backend import FromDisk
+from rolecall.placement.nodes import Nodes
 from rolecall.placement.plan import Phase, PlacementPlan, Pool, ReplicaPlacement
 from rolecall_plugins.engines.sglang import SglangOptions
 
@@ -37,7 +38,7 @@ NAMESPACE = "rolecall-sglang-recovery"
 ROLE, ENGINE = RoleName("rollout"), EngineId("policy/replica-0")
 PLAN = PlacementPlan(
     mode="by hand",
-    pools=(Pool(pool_id="own", resource="device_slot", devices=1, devices_per_node=1),),
+    pools=(Pool(pool_id="own", resource="device_slot", nodes=Nodes.equal(1, per_node=1)),),
     replicas=(
         ReplicaPlacement(engine=ENGINE, role=ROLE, model=ModelId("policy"), pool_id="own", bundles=(0,)),
     ),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rolecall.api import (
     EngineId,
     ModelId,
+    Nodes,
     Phase,
     PlacementPlan,
     Pool,
@@ -41,7 +42,7 @@ def plan(
     return PlacementPlan(
         mode="some",
         pools=tuple(
-            Pool(pool_id=pool, resource=resource, devices=devices, devices_per_node=per_node)
+            Pool(pool_id=pool, resource=resource, nodes=Nodes.equal(devices, per_node=per_node))
             for pool in pools
         ),
         replicas=replicas,

@@ -158,7 +158,7 @@ def test_json_is_the_plan(tmp_path: Path) -> None:
     result = run(tmp_path, JOB, "--json")
     assert result.exit_code == 0
     parsed = json.loads(result.stdout)
-    assert parsed["schema_version"] == 1
+    assert parsed["schema_version"] == 2
     assert [replica["bundles"] for replica in parsed["replicas"]] == [[0], [1], [0, 1]]
     assert parsed["conflicts"] == {"writer": ["judge"], "judge": ["writer"]}
 

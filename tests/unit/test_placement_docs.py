@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rolecall.api import ModelDemand, ModelId, PlacementJob, RoleDemand, RoleName
+from rolecall.api import ModelDemand, ModelId, Nodes, PlacementJob, RoleDemand, RoleName
 from rolecall.placement.preflight import plan_placement
 from rolecall.placement.render import plan_to_json, render_map
 from rolecall_placement.defer import Defer
@@ -34,8 +34,7 @@ def sample() -> PlacementJob:
     shapes = [("rollout", "policy", 4, 1), ("genrm", "judge", 1, 2), ("teacher", "teacher", 2, 1)]
     return PlacementJob(
         resource="device_slot",
-        devices_per_node=4,
-        pool_devices=4,
+        nodes=Nodes.equal(4, per_node=4),
         roles=tuple(
             RoleDemand(
                 role=RoleName(role),

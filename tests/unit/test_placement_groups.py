@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from rolecall.api import Pool
+from rolecall.api import Nodes, Pool
 from rolecall.cluster.pool_groups import CLEAN_UP_S, PoolGroups
 from rolecall.errors import CleanupPendingError, ClusterError, PlacementRefused
 from rolecall.testing.fake_groups import FakeGroups, FaultyGroups
 
 
 def pool(pool_id: str, devices: int) -> Pool:
-    return Pool(pool_id=pool_id, resource="device_slot", devices=devices, devices_per_node=4)
+    return Pool(pool_id=pool_id, resource="device_slot", nodes=Nodes.equal(devices, per_node=4))
 
 
 def groups_on(
@@ -50,7 +50,7 @@ def test_groups_that_do_not_fit_are_refused_with_what_is_there_and_none_is_left(
 
 def test_a_resource_that_no_node_has_is_named() -> None:
     cluster = FakeGroups(nodes={"a": 2})
-    groups = groups_on(cluster, Pool(pool_id="p", resource="other", devices=1, devices_per_node=1))
+    groups = groups_on(cluster, Pool(pool_id="p", resource="other", nodes=Nodes.equal(1, per_node=1)))
     with pytest.raises(ClusterError, match="The cluster has no other"):
         groups.create(1)
 

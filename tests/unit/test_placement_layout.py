@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolecall.api import place_role
-from rolecall.placement.layout import aligned_start
+from rolecall.api import Nodes, place_role
 from rolecall.placement.plan import reservation_share
 from rolecall.placement.wording import bundle_runs
 from rolecall.testing.demands import role_demand
@@ -29,11 +28,15 @@ from rolecall.testing.demands import role_demand
 def test_an_engine_starts_at_the_first_bundle_where_it_does_not_straddle(
     free_from: int, devices: int, per_node: int, start: int
 ) -> None:
-    assert aligned_start(free_from, devices, per_node) == start
+    assert Nodes.endless(per_node).first_start(free_from, devices) == start
+    room = start + devices
+    assert Nodes.of([per_node] * -(-room // per_node)).first_start(free_from, devices) == start
+    assert Nodes.of([per_node] * ((room - 1) // per_node)).first_start(free_from, devices) is None
 
 
 def test_engines_follow_the_file_and_skip_the_end_of_a_node() -> None:
-    laid = place_role(role_demand("writer", (2, 3), (1, 2)), pool_id="pool", start=1, devices_per_node=4)
+    laid = place_role(role_demand("writer", (2, 3), (1, 2)), pool_id="pool", start=1, nodes=Nodes.endless(4))
+    assert laid is not None
     assert [replica.bundles for replica in laid.replicas] == [(1, 2, 3), (4, 5, 6), (8, 9)]
     assert [replica.engine for replica in laid.replicas] == ["m0/replica-0", "m0/replica-1", "m1/replica-0"]
     assert (laid.start, laid.stop) == (1, 10)
@@ -47,7 +50,10 @@ def test_engines_follow_the_file_and_skip_the_end_of_a_node() -> None:
 def test_no_engine_straddles_and_no_bundle_is_given_twice(
     engines: list[tuple[int, int]], start: int, per_node: int
 ) -> None:
-    laid = place_role(role_demand("writer", *engines), pool_id="pool", start=start, devices_per_node=per_node)
+    laid = place_role(
+        role_demand("writer", *engines), pool_id="pool", start=start, nodes=Nodes.endless(per_node)
+    )
+    assert laid is not None
     used = [bundle for replica in laid.replicas for bundle in replica.bundles]
     assert used == sorted(set(used))
     assert start <= used[0]
@@ -64,8 +70,9 @@ def test_engines_across_nodes_take_whole_nodes(nodes: int, replicas: int, start:
         role_demand("writer", (replicas, nodes * per_node)),
         pool_id="pool",
         start=start,
-        devices_per_node=per_node,
+        nodes=Nodes.endless(per_node),
     )
+    assert laid is not None
     for replica in laid.replicas:
         touched = {bundle // per_node for bundle in replica.bundles}
         assert len(touched) == nodes

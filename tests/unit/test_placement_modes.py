@@ -18,7 +18,7 @@ from rolecall.api import (
 )
 from rolecall.errors import PlacementRefused
 from rolecall.placement.preflight import plan_placement
-from rolecall.testing.demands import role_demand
+from rolecall.testing.demands import placement_job, role_demand
 from rolecall_placement.decoupled import Decoupled
 from rolecall_placement.defer import Defer
 from rolecall_placement.split import Split
@@ -27,7 +27,7 @@ MODES = [Decoupled(), Split(), Defer()]
 
 
 def job(*roles: RoleDemand, pool: int | None, per_node: int = 8) -> PlacementJob:
-    return PlacementJob(resource="slot", devices_per_node=per_node, pool_devices=pool, roles=roles)
+    return placement_job(*roles, devices=pool, per_node=per_node, resource="slot")
 
 
 WRITER, JUDGE, SCORER = (
@@ -159,7 +159,7 @@ def test_every_plan_is_sound(mode: PlacementMode, candidate: PlacementJob) -> No
         assert plan, "a refusal says why"
         return
     sizes = {pool.pool_id: pool.devices for pool in plan.pools}
-    per_node = candidate.devices_per_node
+    per_node = candidate.nodes.largest
     for demand in candidate.roles:
         for model in demand.models:
             mine = [r for r in plan.replicas_of(demand.role) if r.model == model.model]
@@ -195,7 +195,7 @@ def test_split_slices_are_contiguous_disjoint_and_in_file_order(candidate: Place
     ]
     for earlier, later in pairwise(slices):
         assert earlier[-1] < later[0]
-    assert slices[-1][-1] < (candidate.pool_devices or 0)
+    assert slices[-1][-1] < (candidate.devices or 0)
 
 
 @settings(max_examples=50)
@@ -209,7 +209,7 @@ def test_split_and_defer_refuse_a_pool_exactly_when_their_layout_does_not_fit(
         position = start
         for model in demand.models:
             for _ in range(model.replicas):
-                size, per_node = model.devices_per_engine, candidate.devices_per_node
+                size, per_node = model.devices_per_engine, candidate.nodes.largest
                 while len({(position + i) // per_node for i in range(size)}) > -(-size // per_node):
                     position += 1
                 position += size
@@ -219,7 +219,7 @@ def test_split_and_defer_refuse_a_pool_exactly_when_their_layout_does_not_fit(
     for demand in candidate.roles:
         end = walk(end, demand)
     widest = max(walk(0, demand) for demand in candidate.roles)
-    pool = candidate.pool_devices
+    pool = candidate.devices
     split = Split().plan(candidate)
     defer = Defer().plan(candidate)
     assert isinstance(split, PlacementPlan) == (pool is not None and end <= pool)

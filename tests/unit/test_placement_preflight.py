@@ -13,6 +13,7 @@ from rolecall.api import (
     EngineId,
     ModelDemand,
     ModelId,
+    Nodes,
     Phase,
     PlacementJob,
     PlacementPlan,
@@ -27,6 +28,7 @@ from rolecall.placement.demand import EngineFacts, JobFacts, RewardFacts
 from rolecall.placement.occupancy import Occupancy
 from rolecall.placement.preflight import check_plan, plan_placement
 from rolecall.placement.sharing_checks import refuse_reservations
+from rolecall.testing.demands import placement_job
 from rolecall_placement.decoupled import Decoupled
 from rolecall_placement.defer import Defer
 from rolecall_placement.split import Split
@@ -53,7 +55,7 @@ def role(name: str, *models: ModelDemand, devices: int | None = None, deferrable
 def job(
     *roles: RoleDemand, pool: int | None = None, per_node: int = 8, resource: str = "GPU"
 ) -> PlacementJob:
-    return PlacementJob(resource=resource, devices_per_node=per_node, pool_devices=pool, roles=roles)
+    return placement_job(*roles, devices=pool, per_node=per_node, resource=resource)
 
 
 def engine(role_name: str, *, can_sleep: bool = True, resource: str | None = None) -> EngineFacts:
@@ -254,7 +256,7 @@ def replica(
 
 GOOD = PlacementPlan(
     mode="answers",
-    pools=(Pool(pool_id="p", resource="GPU", devices=4, devices_per_node=8),),
+    pools=(Pool(pool_id="p", resource="GPU", nodes=Nodes.equal(4, per_node=8)),),
     replicas=(replica("writer", 0), replica("writer", 1, index=1), replica("judge", 2)),
     phases=(Phase(name="all", roles=(RoleName("writer"), RoleName("judge"))),),
 )
@@ -289,9 +291,9 @@ def phased(*phases: tuple[str, ...]) -> PlacementPlan:
         (judged(replica("judge", 2, model_name="x")), 'as a replica of model "x"'),
         (judged(replica("judge", 2, pool="q")), 'pool "q", which is not in the plan'),
         (evolve(GOOD, pools=GOOD.pools * 2), 'pool "p" is listed 2 times'),
-        (evolve(GOOD, pools=(evolve(GOOD.pools[0], devices=0),)), 'pool "p" has 0 devices'),
+        (evolve(GOOD, pools=(evolve(GOOD.pools[0], nodes=Nodes(())),)), 'pool "p" has 0 devices'),
         (evolve(GOOD, pools=(evolve(GOOD.pools[0], resource="slot"),)), '8 "slot" a node'),
-        (evolve(GOOD, pools=(evolve(GOOD.pools[0], devices_per_node=4),)), '4 "GPU" a node'),
+        (evolve(GOOD, pools=(evolve(GOOD.pools[0], nodes=Nodes.of([9])),)), 'up to 9 "GPU" a node'),
         (phased(("all", "writer", "judge"), ("all", "judge")), 'phase "all" is listed 2 times'),
         (phased(("all", "writer")), 'role "judge" is in no phase'),
         (phased(("all", "writer", "judge", "ghost")), 'role "ghost", which the job has not'),
@@ -316,7 +318,7 @@ def test_an_engine_across_a_node_border_or_with_gaps_is_refused(bundles: tuple[i
     wide = job(role("judge", model(devices=2)), per_node=4, pool=8)
     plan = PlacementPlan(
         mode="answers",
-        pools=(Pool(pool_id="p", resource="GPU", devices=8, devices_per_node=4),),
+        pools=(Pool(pool_id="p", resource="GPU", nodes=Nodes.equal(8, per_node=4)),),
         replicas=(replica("judge", *bundles),),
         phases=(Phase(name="all", roles=(RoleName("judge"),)),),
     )
@@ -358,7 +360,7 @@ def test_more_tenants_than_reservations_are_refused() -> None:
     crowd = [role(f"r{index}") for index in range(10_001)]
     plan = PlacementPlan(
         mode="answers",
-        pools=(Pool(pool_id="p", resource="GPU", devices=1, devices_per_node=8),),
+        pools=(Pool(pool_id="p", resource="GPU", nodes=Nodes.equal(1, per_node=8)),),
         replicas=tuple(replica(one.role, 0) for one in crowd),
         phases=tuple(Phase(name=one.role, roles=(one.role,)) for one in crowd),
     )

@@ -13,6 +13,7 @@ from rich.console import Console
 from rolecall.api import (
     ModelDemand,
     ModelId,
+    Nodes,
     PlacementJob,
     PlacementMode,
     PlacementPlan,
@@ -33,8 +34,7 @@ def planned(
     return plan_placement(
         PlacementJob(
             resource="GPU",
-            devices_per_node=per_node,
-            pool_devices=pool,
+            nodes=Nodes.endless(per_node) if pool is None else Nodes.equal(pool, per_node=per_node),
             roles=tuple(
                 RoleDemand(
                     role=RoleName(name),
@@ -166,9 +166,11 @@ def test_every_bundle_is_on_the_map_whatever_the_width(width: int, per_node: int
 def test_json_is_complete_and_stable() -> None:
     plan = planned(Defer(), ("writer", 2, 1), ("judge", 1, 2), pool=3, per_node=4)
     assert json.loads(json.dumps(plan_to_json(plan))) == {
-        "schema_version": 1,
+        "schema_version": 2,
         "mode": "defer",
-        "pools": [{"pool_id": "shared", "resource": "GPU", "devices": 3, "devices_per_node": 4}],
+        "pools": [
+            {"pool_id": "shared", "resource": "GPU", "devices": 3, "nodes": [{"count": 1, "devices": 3}]}
+        ],
         "phases": [{"name": "writer", "roles": ["writer"]}, {"name": "judge", "roles": ["judge"]}],
         "replicas": [
             {

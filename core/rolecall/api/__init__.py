@@ -13,6 +13,7 @@ from rolecall.errors import (
     DeadlineError,
     EngineError,
     EngineStartError,
+    Fix,
     ModelUnavailableError,
     PayloadError,
     Refusal,
@@ -63,7 +64,8 @@ from rolecall.interfaces.role import (
 )
 from rolecall.interfaces.router import Router, RouterBackend, RouterHealth, RouterLaunch, RouterWorker
 from rolecall.interfaces.routing_policy import Candidate, Need, RoutingPolicy, RoutingRequest
-from rolecall.placement.layout import RoleSlice, place_role
+from rolecall.placement.layout import RoleSlice, TrainingSlice, place_role, place_training
+from rolecall.placement.nodes import NodeRun, Nodes
 from rolecall.placement.plan import (
     ModelDemand,
     Phase,
@@ -72,6 +74,8 @@ from rolecall.placement.plan import (
     Pool,
     ReplicaPlacement,
     RoleDemand,
+    TrainingDemand,
+    TrainingPlacement,
 )
 from rolecall.plugins.hookspecs import ROLECALL_API, hookimpl
 from rolecall.processes.bound_exec import die_with_parent
@@ -99,6 +103,7 @@ __all__ = [
     "EngineLaunch",
     "EngineStartError",
     "Event",
+    "Fix",
     "FromDisk",
     "FromGroup",
     "FromTensors",
@@ -111,6 +116,8 @@ __all__ = [
     "ModelUnavailableError",
     "NamedReward",
     "Need",
+    "NodeRun",
+    "Nodes",
     "Observer",
     "PayloadError",
     "Phase",
@@ -148,6 +155,9 @@ __all__ = [
     "Stage",
     "StageContext",
     "StageRequest",
+    "TrainingDemand",
+    "TrainingPlacement",
+    "TrainingSlice",
     "UpstreamCall",
     "UpstreamError",
     "UpstreamStatusError",
@@ -161,6 +171,7 @@ __all__ = [
     "gather_bounded",
     "hookimpl",
     "place_role",
+    "place_training",
     "remove_durably",
     "remove_leftovers",
     "rendezvous",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rolecall.config.lines import KeyPath
 from rolecall.config.source import Fault
-from rolecall.config.specs import BatchSection, GatewaySection, JobConfig, RoleConfig
+from rolecall.config.specs import BatchSection, GatewaySection, JobConfig, PlacementSection, RoleConfig
 from rolecall.config.words import quoted
 from rolecall.nearest import did_you_mean
 
@@ -16,8 +16,47 @@ from rolecall.nearest import did_you_mean
 def job_faults(config: JobConfig, file: Path) -> Iterator[Fault]:
     """Check everything about a job that its file alone can tell."""
     yield from _gateway_faults(config.gateway)
+    yield from _nodes_faults(config.placement)
+    yield from _training_faults(config)
     if config.batch is not None:
         yield from _prompts_faults(config.batch, file)
+
+
+def _nodes_faults(placement: PlacementSection) -> Iterator[Fault]:
+    if placement.nodes is not None and placement.devices is not None:
+        message = (
+            f"stands beside devices = {placement.devices}: the nodes say how many devices there are; drop one"
+        )
+        yield Fault(path=("placement", "nodes"), message=message)
+
+
+def _training_faults(config: JobConfig) -> Iterator[Fault]:
+    for name, role in config.training.items():
+        path: KeyPath = ("training", name)
+        if not name or name != name.strip():
+            yield Fault(path=path, message=f"{quoted(name)} must be a name without blanks around it")
+        if name in config.roles:
+            yield Fault(path=path, message=f"{quoted(name)} is the name of an inference role; choose another")
+        if role.on is None:
+            if role.devices is None:
+                yield Fault(
+                    path=(*path, "devices"), message="is needed, or on = the role whose devices it uses"
+                )
+            continue
+        host = config.training.get(role.on)
+        at: KeyPath = (*path, "on")
+        if host is None or role.on == name:
+            others = [other for other in config.training if other != name]
+            message = f"{quoted(role.on)} is no other training role{did_you_mean(role.on, others) or '.'}"
+            yield Fault(path=at, message=f"{message} Training roles: {', '.join(others) or 'no others'}")
+        elif host.on is not None:
+            yield Fault(path=at, message=f"{quoted(role.on)} is itself on {quoted(host.on)}; write that one")
+        elif role.devices is not None and host.devices is not None and role.devices > host.devices:
+            message = f"{role.devices} are more than the {host.devices} of {quoted(role.on)}, which it is on"
+            yield Fault(path=(*path, "devices"), message=message)
+        if role.offload:
+            message = f"is for {quoted(role.on)} to say: one process sleeps as a whole; drop it"
+            yield Fault(path=(*path, "offload"), message=message)
 
 
 def role_faults(role: RoleConfig, path: KeyPath) -> Iterator[Fault]:

@@ -77,15 +77,20 @@ class PlacementSection:
 
     mode: name of a placement-mode plugin.
     resource: Ray resource that one device is: ``GPU``, or a custom one such as ``device_slot``.
-    devices: devices in the shared (Actor) pool. Modes that give each role a pool of its own
-        refuse it; modes that share one pool need it.
+    devices: devices that the job has. Modes that share one pool make it as large, or, without this key,
+        as large as the training roles need; modes that give each role a pool of its own stay within it.
     devices_per_node: devices on each node.
+    nodes: devices of each node where they differ, instead of ``devices`` and ``devices_per_node``.
     """
 
     mode: str
     resource: str = "GPU"
     devices: int | None = field(default=None, validator=validators.optional(_positive))
     devices_per_node: int = field(default=8, validator=_positive)
+    nodes: tuple[int, ...] | None = field(
+        default=None,
+        validator=validators.optional([validators.min_len(1), validators.deep_iterable(_positive)]),
+    )
 
 
 @frozen(kw_only=True)
@@ -180,6 +185,21 @@ class RoleConfig:
 
 
 @frozen(kw_only=True)
+class TrainingConfig:
+    """``[training.<name>]``: one role of the trainer, which rolecall places but does not start.
+
+    devices: devices that it takes; may be left out with ``on``, which then takes as many as that role.
+    offload: it gives its device memory up while roles that share its devices are awake. Needed where a
+        mode lets it share them.
+    on: training role whose devices and processes it uses, e.g. a reference model inside the actor.
+    """
+
+    devices: int | None = field(default=None, validator=validators.optional(_positive))
+    offload: bool = False
+    on: str | None = None
+
+
+@frozen(kw_only=True)
 class RewardConfig:
     """``[rewards.<name>]``: one reward of a sample.
 
@@ -249,6 +269,7 @@ class JobConfig:
     cluster: the Ray cluster that carries the job.
     gateway: the HTTP front of every role.
     lifecycle: deadlines of engine and lease operations.
+    training: one table a role of the trainer, by a name of its own.
     rewards: one table a reward, by name.
     batch: the deferred batches that ``rolecall run`` makes; without it there are none.
     """
@@ -261,5 +282,6 @@ class JobConfig:
     cluster: ClusterSection = field(factory=ClusterSection)
     gateway: GatewaySection = field(factory=GatewaySection)
     lifecycle: LifecycleSection = field(factory=LifecycleSection)
+    training: Mapping[str, TrainingConfig] = field(factory=dict)
     rewards: Mapping[str, RewardConfig] = field(factory=dict)
     batch: BatchSection | None = None

@@ -18,6 +18,7 @@ from rolecall.config.specs import PRIVATE_RAY, JobConfig
 from rolecall.errors import JobError
 from rolecall.job.actor_traces import show_traces_of_actors
 from rolecall.job.paths import RUN_DIR_VARIABLE
+from rolecall.placement.demand import job_nodes
 from rolecall.placement.plan import PlacementPlan
 
 GPU = "GPU"
@@ -95,10 +96,11 @@ def _start_private(config: JobConfig, plan: PlacementPlan, namespace: str, run_d
     needed = {pool.resource: 0 for pool in plan.pools}
     for pool in plan.pools:
         needed[pool.resource] += pool.devices
-    if any(devices > config.placement.devices_per_node for devices in needed.values()):
+    one_node = job_nodes(config.placement).largest
+    if any(devices > one_node for devices in needed.values()):
         raise JobError(
             f"the plan needs {max(needed.values())} devices, but cluster.address = 'local' is one node with "
-            f"placement.devices_per_node = {config.placement.devices_per_node}; join a cluster, or raise it"
+            f"{one_node} by placement.devices_per_node or placement.nodes; join a cluster, or raise it"
         )
     return ray.init(
         address=PRIVATE_RAY,

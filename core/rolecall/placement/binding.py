@@ -6,8 +6,9 @@ did not pass. Never assumed: that bundles are in any order, that nodes are equal
 start at 0.
 
 Planned bundle numbers are mapped by identity. The devices of a pool are ordered node by node
-(nodes with more devices first, then by address) and by device id within a node; planned bundle
-*i* is the *i*-th device of that order, whatever index its bundle has in the placement group.
+(nodes with more devices first, then by address) and by device id within a node; the planned bundles,
+larger nodes first, are given the devices in that order, whatever indices their bundles have in the
+placement group.
 
 Ray names the device only of a GPU bundle. For any other resource the bundles of a node are
 numbered 0, 1, 2 … in the order (pool, bundle index), over all pools of the job, and that number
@@ -24,8 +25,9 @@ from attrs import evolve, frozen
 
 from rolecall.errors import PlacementRefused, Refusal
 from rolecall.ids import RoleName
+from rolecall.placement.nodes import Nodes
 from rolecall.placement.occupancy import Occupancy
-from rolecall.placement.plan import PlacementPlan, ReplicaPlacement, reservation_share
+from rolecall.placement.plan import PlacementPlan, ReplicaPlacement
 from rolecall.placement.wording import bundle_runs, counted
 
 NAMED_DEVICES = "GPU"
@@ -95,15 +97,15 @@ def bind(plan: PlacementPlan, probes: Iterable[BundleProbe]) -> BoundPlan:
         raise PlacementRefused(refusals)
     found = _number_unnamed_devices(plan, found)
     refusals += _refuse_device_twice(found)
-    per_node = {pool.pool_id: pool.devices_per_node for pool in plan.pools}
-    layout = {
-        pool.pool_id: _node_by_node([probe for probe in found if probe.pool_id == pool.pool_id])
-        for pool in plan.pools
-    }
-    tenants = Occupancy.of(plan).tenants
+    nodes = {pool.pool_id: pool.nodes for pool in plan.pools}
+    of_pool: dict[str, list[BundleProbe]] = {pool.pool_id: [] for pool in plan.pools}
+    for probe in found:
+        of_pool[probe.pool_id].append(probe)
+    layout = {pool: _on_planned_nodes(nodes[pool], _node_by_node(probes)) for pool, probes in of_pool.items()}
+    occupancy = Occupancy.of(plan)
     replicas: list[BoundReplica] = []
     for placement in plan.replicas:
-        parts = _parts(placement, per_node[placement.pool_id], layout[placement.pool_id], tenants)
+        parts = _parts(placement, nodes[placement.pool_id], layout[placement.pool_id], occupancy)
         problems = [
             *_refuse_split_worker(placement, parts),
             *_refuse_scattered_devices(placement, parts),
@@ -245,6 +247,17 @@ def _node_by_node(probes: Sequence[BundleProbe]) -> list[BundleProbe]:
     )
 
 
+def _on_planned_nodes(nodes: Nodes, ordered: Sequence[BundleProbe]) -> dict[int, BundleProbe]:
+    """Give the planned bundles, larger nodes first, the devices in their order."""
+    planned: list[range] = []
+    start = 0
+    for size in nodes.sizes():
+        planned.append(range(start, start + size))
+        start += size
+    planned.sort(key=len, reverse=True)
+    return dict(zip((bundle for node in planned for bundle in node), ordered, strict=True))
+
+
 def _natural(text: str) -> tuple[tuple[int, str], ...]:
     """Sort key that puts 10 after 9, also inside addresses."""
     return tuple(
@@ -279,17 +292,17 @@ class _Part:
 
 def _parts(
     placement: ReplicaPlacement,
-    per_node: int,
-    layout: Sequence[BundleProbe],
-    tenants: Mapping[tuple[str, int], tuple[ReplicaPlacement, ...]],
+    nodes: Nodes,
+    layout: Mapping[int, BundleProbe],
+    occupancy: Occupancy,
 ) -> list[_Part]:
     planned: dict[int, list[int]] = {}
     for bundle in placement.bundles:
-        planned.setdefault(bundle // per_node, []).append(bundle)
+        planned.setdefault(nodes.node_of(bundle)[0], []).append(bundle)
     return [
         _Part(
             found=tuple(layout[bundle] for bundle in bundles),
-            reservation=reservation_share(len(tenants[placement.pool_id, bundles[0]])),
+            reservation=occupancy.share(placement.pool_id, bundles[0]),
         )
         for bundles in planned.values()
     ]

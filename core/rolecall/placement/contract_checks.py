@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from rolecall.errors import Refusal
 from rolecall.ids import EngineId, RoleName, engine_id
-from rolecall.placement.plan import PlacementJob, PlacementPlan, ReplicaPlacement
+from rolecall.placement.plan import PlacementJob, PlacementPlan, Tenant, TrainingPlacement
 from rolecall.placement.wording import bundle_runs, counted
 
 MODE_KEY = "placement.mode"
@@ -28,12 +28,15 @@ def refuse_broken_pools(job: PlacementJob, plan: PlacementPlan) -> Iterator[Refu
     for pool in plan.pools:
         if pool.devices < 1:
             yield _breach(plan, f'pool "{pool.pool_id}" has {counted(pool.devices, "device")}')
-        if (pool.resource, pool.devices_per_node) != (job.resource, job.devices_per_node):
+        elif pool.resource != job.resource or pool.nodes.largest > job.nodes.largest:
             yield _breach(
                 plan,
-                f'pool "{pool.pool_id}" has {pool.devices_per_node} "{pool.resource}" a node;'
-                f' the job has {job.devices_per_node} "{job.resource}" a node',
+                f'pool "{pool.pool_id}" has up to {pool.nodes.largest} "{pool.resource}" a node;'
+                f' the job has up to {job.nodes.largest} "{job.resource}" a node',
             )
+    total = sum(pool.devices for pool in plan.pools)
+    if job.nodes.devices is not None and total > job.nodes.devices:
+        yield _breach(plan, f"its pools have {total} devices; the job has {job.nodes.devices}")
 
 
 def refuse_missing_replicas(job: PlacementJob, plan: PlacementPlan) -> Iterator[Refusal]:
@@ -65,10 +68,39 @@ def refuse_missing_replicas(job: PlacementJob, plan: PlacementPlan) -> Iterator[
             )
 
 
+def refuse_wrong_training(job: PlacementJob, plan: PlacementPlan) -> Iterator[Refusal]:
+    """Every training role is placed once, on as many devices as it asked for and on those of its process."""
+    wanted = {demand.role: demand for demand in job.training}
+    placed = {placement.role: placement for placement in plan.training}
+    for role, count in Counter(placement.role for placement in plan.training).items():
+        if role not in wanted:
+            yield _breach(plan, f'training role "{role}" is placed, but the job has none of that name')
+        elif count > 1:
+            yield _breach(plan, f'training role "{role}" is placed {count} times, not once')
+    for role, demand in wanted.items():
+        placement = placed.get(role)
+        if placement is None:
+            yield _breach(plan, f'training role "{role}" is not placed')
+            continue
+        if len(placement.bundles) != demand.devices:
+            yield _breach(
+                plan,
+                f'training role "{role}" got {counted(len(placement.bundles), "bundle")}, its devices are'
+                f" {demand.devices}",
+            )
+        host = placed.get(demand.process)
+        inside = (
+            host is not None and host.pool_id == placement.pool_id and {*placement.bundles} <= {*host.bundles}
+        )
+        if placement.process != demand.process or not inside:
+            yield _breach(plan, f'training role "{role}" is not on the devices of "{demand.process}"')
+
+
 def refuse_bundles_outside_pool(plan: PlacementPlan) -> Iterator[Refusal]:
-    """A replica's bundles are ascending, different, and inside its pool."""
+    """A tenant's bundles are ascending, different, and inside its pool."""
     sizes = {pool.pool_id: pool.devices for pool in plan.pools}
-    for replica in plan.replicas:
+    tenants: tuple[Tenant, ...] = (*plan.replicas, *plan.training)
+    for replica in tenants:
         size = sizes.get(replica.pool_id)
         if size is None:
             yield _breach(plan, f'{_name(replica)} is in pool "{replica.pool_id}", which is not in the plan')
@@ -86,15 +118,15 @@ def refuse_bundles_outside_pool(plan: PlacementPlan) -> Iterator[Refusal]:
             )
 
 
-def refuse_straddling_engines(job: PlacementJob, plan: PlacementPlan) -> Iterator[Refusal]:
+def refuse_straddling_engines(plan: PlacementPlan) -> Iterator[Refusal]:
     """An engine that fits a node lies on one; a larger one takes whole nodes, one after another."""
-    per_node = job.devices_per_node
+    nodes = {pool.pool_id: pool.nodes for pool in plan.pools}
     for replica in plan.replicas:
         first, last = replica.bundles[0], replica.bundles[-1]
         if last - first + 1 != len(replica.bundles):
             problem = "they must follow one another"
-        elif first // per_node != last // per_node and (first % per_node or (last + 1) % per_node):
-            problem = f"nodes have {per_node}; an engine lies on one node or on whole nodes"
+        elif not nodes[replica.pool_id].whole(range(first, last + 1)):
+            problem = "an engine lies on one node, or on whole nodes of one size"
         else:
             continue
         yield Refusal(
@@ -108,14 +140,14 @@ def refuse_straddling_engines(job: PlacementJob, plan: PlacementPlan) -> Iterato
 
 def refuse_broken_phases(job: PlacementJob, plan: PlacementPlan) -> Iterator[Refusal]:
     """Phases have different names and know the job's roles; every role is in one."""
-    known = {role.role for role in job.roles}
+    known = {role.role for role in (*job.roles, *job.training)}
     for name, count in Counter(phase.name for phase in plan.phases).items():
         if count > 1:
             yield _breach(plan, f'phase "{name}" is listed {count} times')
     in_phases = {role for phase in plan.phases for role in phase.roles}
     for role in sorted(in_phases - known):
         yield _breach(plan, f'a phase has role "{role}", which the job has not')
-    for demand in job.roles:
+    for demand in (*job.roles, *job.training):
         if demand.role not in in_phases:
             yield _breach(plan, f'role "{demand.role}" is in no phase: it could never be awake')
 
@@ -125,11 +157,12 @@ def contract_breaches(job: PlacementJob, plan: PlacementPlan) -> list[Refusal]:
     breaches = [
         *refuse_broken_pools(job, plan),
         *refuse_missing_replicas(job, plan),
+        *refuse_wrong_training(job, plan),
         *refuse_bundles_outside_pool(plan),
         *refuse_broken_phases(job, plan),
     ]
     # Where an engine lies only means something once its bundles are known to be right.
-    return breaches or list(refuse_straddling_engines(job, plan))
+    return breaches or list(refuse_straddling_engines(plan))
 
 
 def _breach(plan: PlacementPlan, problem: str) -> Refusal:
@@ -145,8 +178,10 @@ def _report(plan: PlacementPlan) -> str:
     return f'tell the authors of mode "{plan.mode}"; until it is repaired, choose another mode'
 
 
-def _name(replica: ReplicaPlacement) -> str:
-    return _named(replica.role, replica.engine)
+def _name(tenant: Tenant) -> str:
+    if isinstance(tenant, TrainingPlacement):
+        return f'training role "{tenant.role}"'
+    return _named(tenant.role, tenant.engine)
 
 
 def _named(role: RoleName, engine: EngineId) -> str:

@@ -6,17 +6,19 @@ the core's checks need: modes decide on devices and never on what a plugin can d
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from attrs import frozen
 
 from rolecall.ids import ModelId, RoleName
 from rolecall.interfaces.engine_backend import Capability
-from rolecall.placement.plan import ModelDemand, PlacementJob, RoleDemand
+from rolecall.placement.nodes import Nodes
+from rolecall.placement.plan import ModelDemand, PlacementJob, RoleDemand, TrainingDemand
 
 if TYPE_CHECKING:
     from rolecall.config.resolved import ResolvedJob
-    from rolecall.config.specs import ModelConfig
+    from rolecall.config.specs import ModelConfig, PlacementSection, TrainingConfig
 
 
 @frozen(kw_only=True)
@@ -60,8 +62,7 @@ def placement_job(job: ResolvedJob) -> PlacementJob:
     placement = job.config.placement
     return PlacementJob(
         resource=placement.resource,
-        devices_per_node=placement.devices_per_node,
-        pool_devices=placement.devices,
+        nodes=job_nodes(placement),
         roles=tuple(
             RoleDemand(
                 role=role.name,
@@ -72,7 +73,33 @@ def placement_job(job: ResolvedJob) -> PlacementJob:
             for role in job.roles.values()
             if role.models
         ),
+        training=tuple(training_demands(job.config.training)),
     )
+
+
+def job_nodes(placement: PlacementSection) -> Nodes:
+    """Return the job's nodes, larger ones first: the order in which probed devices are put, too."""
+    if placement.nodes is not None:
+        return Nodes.of(sorted(placement.nodes, reverse=True))
+    if placement.devices is not None:
+        return Nodes.equal(placement.devices, per_node=placement.devices_per_node)
+    return Nodes.endless(placement.devices_per_node)
+
+
+def training_demands(training: Mapping[str, TrainingConfig]) -> Iterator[TrainingDemand]:
+    """Return what the trainer's roles need, in the file's order; checked by the configuration."""
+    for name, config in training.items():
+        host = training[config.on] if config.on is not None else config
+        devices = config.devices if config.devices is not None else host.devices
+        if devices is None:
+            raise ValueError(f'training role "{name}" has no devices')
+        yield TrainingDemand(
+            role=RoleName(name),
+            devices=devices,
+            # One process sleeps as a whole.
+            offload=host.offload,
+            on=None if config.on is None else RoleName(config.on),
+        )
 
 
 def job_facts(job: ResolvedJob) -> JobFacts:

@@ -43,9 +43,10 @@ def refuse_parallel_product(job: PlacementJob) -> Iterator[Refusal]:
 
 def refuse_partial_nodes(job: PlacementJob) -> Iterator[Refusal]:
     """An engine larger than a node must use whole nodes."""
+    per_node = job.nodes.largest
     for role, model in _models(job):
-        devices, per_node = model.devices_per_engine, job.devices_per_node
-        if devices <= per_node or devices % per_node == 0:
+        devices = model.devices_per_engine
+        if job.nodes.suit(devices):
             continue
         fewer = devices // per_node * per_node
         yield Refusal(

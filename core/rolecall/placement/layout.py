@@ -1,18 +1,19 @@
 """Where a role's engines come to lie in a pool: the one rule of alignment for all modes.
 
-Pure arithmetic. A pool's bundles are numbered node by node, ``devices_per_node`` to a node. An
-engine that fits into one node never straddles two; an engine larger than a node starts on a
-node's first bundle. Bundles skipped for that stay unused. Placement modes call it (through
-``rolecall.api``); it knows no modes and never refuses: whether the slice is inside the pool is
-for the caller to say.
+Pure arithmetic over :class:`~rolecall.placement.nodes.Nodes`. Bundles skipped so that no engine straddles
+nodes stay unused. Placement modes call it (through ``rolecall.api``); it never refuses: whether there has
+to be room is for the caller to say.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from attrs import frozen
 
-from rolecall.ids import engine_id
-from rolecall.placement.plan import ReplicaPlacement, RoleDemand
+from rolecall.ids import RoleName, engine_id
+from rolecall.placement.nodes import Nodes
+from rolecall.placement.plan import ReplicaPlacement, RoleDemand, TrainingDemand, TrainingPlacement
 
 
 @frozen(kw_only=True)
@@ -24,33 +25,20 @@ class RoleSlice:
     stop: int
 
 
-def aligned_start(free_from: int, devices: int, devices_per_node: int) -> int:
-    """Return the first bundle at or after ``free_from`` where an engine may start.
-
-    >>> aligned_start(6, 4, 8)  # bundles 6 to 9 would lie on two nodes
-    8
-    >>> aligned_start(4, 4, 8)
-    4
-    >>> aligned_start(1, 16, 8)  # two whole nodes
-    8
-    """
-    left_on_node = -free_from % devices_per_node or devices_per_node
-    if devices <= left_on_node or left_on_node == devices_per_node:
-        return free_from
-    return free_from + left_on_node
-
-
-def place_role(role: RoleDemand, *, pool_id: str, start: int, devices_per_node: int) -> RoleSlice:
+def place_role(role: RoleDemand, *, pool_id: str, start: int, nodes: Nodes) -> RoleSlice | None:
     """Lay a role's engines out from bundle ``start`` on: models as in the job file, then replicas.
 
-    ``RoleSlice.start`` is the given ``start`` and ``stop`` the bundle after the last engine's,
-    so that slices laid one after the other never overlap.
+    Returns:
+        ``start`` is the given one and ``stop`` the bundle after the last engine's, so that slices laid one
+        after the other never overlap. None if there is no room on ``nodes``.
     """
     replicas: list[ReplicaPlacement] = []
     free_from = start
     for model in role.models:
         for index in range(model.replicas):
-            first = aligned_start(free_from, model.devices_per_engine, devices_per_node)
+            first = nodes.first_start(free_from, model.devices_per_engine)
+            if first is None:
+                return None
             free_from = first + model.devices_per_engine
             replicas.append(
                 ReplicaPlacement(
@@ -62,3 +50,35 @@ def place_role(role: RoleDemand, *, pool_id: str, start: int, devices_per_node: 
                 )
             )
     return RoleSlice(replicas=tuple(replicas), start=start, stop=free_from)
+
+
+@frozen(kw_only=True)
+class TrainingSlice:
+    """The trainer's processes in a pool, inside the bundles ``range(start, stop)``."""
+
+    placements: tuple[TrainingPlacement, ...]
+    start: int
+    stop: int
+
+
+def place_training(demands: Sequence[TrainingDemand], *, pool_id: str, start: int) -> TrainingSlice:
+    """Lay the trainer's processes side by side from bundle ``start`` on, in the file's order.
+
+    They may straddle nodes. A role that is on another's processes has the first of their bundles.
+    """
+    starts: dict[RoleName, int] = {}
+    stop = start
+    for demand in demands:
+        if demand.on is None:
+            starts[demand.role] = stop
+            stop += demand.devices
+    placements = tuple(
+        TrainingPlacement(
+            role=demand.role,
+            process=demand.process,
+            pool_id=pool_id,
+            bundles=tuple(range(starts[demand.process], starts[demand.process] + demand.devices)),
+        )
+        for demand in demands
+    )
+    return TrainingSlice(placements=placements, start=start, stop=stop)

@@ -12,45 +12,54 @@ from itertools import combinations
 from attrs import frozen
 
 from rolecall.ids import RoleName
-from rolecall.placement.plan import PlacementPlan, ReplicaPlacement
+from rolecall.placement.plan import PlacementPlan, Tenant, TrainingPlacement, actors, reservation_share
 
 
 @frozen(kw_only=True)
 class Occupancy:
-    """Replicas by (pool, bundle), in the plan's order; free bundles have no entry.
+    """Tenants by (pool, bundle), replicas first, in the plan's order; free bundles have no entry.
 
     ``order`` is each role's place in the plan.
     """
 
-    tenants: Mapping[tuple[str, int], tuple[ReplicaPlacement, ...]]
+    tenants: Mapping[tuple[str, int], tuple[Tenant, ...]]
     order: Mapping[RoleName, int]
 
     @classmethod
     def of(cls, plan: PlacementPlan) -> Occupancy:
-        tenants: dict[tuple[str, int], list[ReplicaPlacement]] = {}
-        for replica in plan.replicas:
-            for bundle in replica.bundles:
-                tenants.setdefault((replica.pool_id, bundle), []).append(replica)
-        roles = dict.fromkeys(replica.role for replica in plan.replicas)
+        tenants: dict[tuple[str, int], list[Tenant]] = {}
+        everybody: tuple[Tenant, ...] = (*plan.replicas, *plan.training)
+        for tenant in everybody:
+            for bundle in tenant.bundles:
+                tenants.setdefault((tenant.pool_id, bundle), []).append(tenant)
+        roles = dict.fromkeys(tenant.role for tenant in everybody)
         return cls(
-            tenants={place: tuple(replicas) for place, replicas in tenants.items()},
+            tenants={place: tuple(sharing) for place, sharing in tenants.items()},
             order={role: index for index, role in enumerate(roles)},
         )
+
+    def share(self, pool_id: str, bundle: int) -> float:
+        """Device share that each actor on a bundle reserves."""
+        return reservation_share(actors(self.tenants[pool_id, bundle]))
 
     def shared_by(self) -> dict[tuple[RoleName, RoleName], list[tuple[str, int]]]:
         """Pairs of roles with the bundles they share, in the plan's order.
 
-        A role stands with itself when two of its own replicas lie on one bundle.
+        A role stands with itself when two of its own replicas lie on one bundle. Training roles in one
+        process are no pair.
         """
         same_roles: dict[tuple[RoleName, ...], list[tuple[str, int]]] = {}
-        for place, replicas in self.tenants.items():
-            if len(replicas) > 1:
-                roles = sorted((replica.role for replica in replicas), key=self.order.__getitem__)
+        process: dict[RoleName, RoleName] = {}
+        for place, sharing in self.tenants.items():
+            if len(sharing) > 1:
+                roles = sorted((tenant.role for tenant in sharing), key=self.order.__getitem__)
                 same_roles.setdefault(tuple(roles), []).append(place)
+                process.update((t.role, t.process) for t in sharing if isinstance(t, TrainingPlacement))
         shared: dict[tuple[RoleName, RoleName], list[tuple[str, int]]] = {}
         for roles, places in same_roles.items():
-            for pair in dict.fromkeys(combinations(roles, 2)):
-                shared.setdefault(pair, []).extend(places)
+            for one, other in dict.fromkeys(combinations(roles, 2)):
+                if one == other or process.get(one, one) != process.get(other, other):
+                    shared.setdefault((one, other), []).extend(places)
         return shared
 
     def sharing_roles(self) -> dict[RoleName, set[RoleName]]:

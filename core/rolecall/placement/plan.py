@@ -7,9 +7,12 @@ device; bundles of a pool are numbered from 0 and laid out node by node.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from attrs import frozen
 
 from rolecall.ids import EngineId, ModelId, RoleName
+from rolecall.placement.nodes import Nodes
 
 REFERENCE_RESERVATION = 1.0
 """Device share that all actors on one bundle may reserve together."""
@@ -58,23 +61,66 @@ class RoleDemand:
 
 
 @frozen(kw_only=True)
+class TrainingDemand:
+    """What one role of the trainer needs; rolecall starts none of its processes.
+
+    offload: it gives its device memory up whenever roles that share its devices are awake.
+    on: the training role whose devices and processes it uses; None for one of its own. Roles in one
+        process share devices among themselves as they like.
+    """
+
+    role: RoleName
+    devices: int
+    offload: bool = False
+    on: RoleName | None = None
+
+    @property
+    def process(self) -> RoleName:
+        """The role that its processes are named after."""
+        return self.on or self.role
+
+
+@frozen(kw_only=True)
 class PlacementJob:
-    """Input of a placement mode. ``pool_devices`` is the shared pool, None if the job has none."""
+    """Input of a placement mode.
+
+    ``nodes`` are those that the job has; without end if the job file does not say how many devices there
+    are, only how many a node has.
+    """
 
     resource: str
-    devices_per_node: int
-    pool_devices: int | None
+    nodes: Nodes
     roles: tuple[RoleDemand, ...]
+    training: tuple[TrainingDemand, ...] = ()
+
+    @property
+    def devices(self) -> int | None:
+        """Devices that the job has; None if its file does not say."""
+        return self.nodes.devices
 
 
 @frozen(kw_only=True)
 class Pool:
-    """One placement group: ``devices`` bundles of one device each."""
+    """One placement group: a bundle of one device for each device of ``nodes``, which have an end."""
 
     pool_id: str
     resource: str
-    devices: int
-    devices_per_node: int
+    nodes: Nodes
+
+    @property
+    def devices(self) -> int:
+        return self.nodes.devices or 0
+
+
+@frozen(kw_only=True)
+class TrainingPlacement:
+    """The bundles of one training role, ascending. ``process``: whose processes it uses, its own name or
+    another training role's, whose bundles include these."""
+
+    role: RoleName
+    process: RoleName
+    pool_id: str
+    bundles: tuple[int, ...]
 
 
 @frozen(kw_only=True)
@@ -88,9 +134,13 @@ class ReplicaPlacement:
     bundles: tuple[int, ...]
 
 
+Tenant = ReplicaPlacement | TrainingPlacement
+"""Who may occupy a bundle."""
+
+
 @frozen(kw_only=True)
 class Phase:
-    """Roles that may be awake at the same time."""
+    """Roles, of inference and of training, that may be awake at the same time."""
 
     name: str
     roles: tuple[RoleName, ...]
@@ -104,25 +154,50 @@ class PlacementPlan:
     pools: tuple[Pool, ...]
     replicas: tuple[ReplicaPlacement, ...]
     phases: tuple[Phase, ...]
+    training: tuple[TrainingPlacement, ...] = ()
 
     def replicas_of(self, role: RoleName) -> tuple[ReplicaPlacement, ...]:
         return tuple(replica for replica in self.replicas if replica.role == role)
 
     def bundles_of(self, role: RoleName) -> frozenset[tuple[str, int]]:
-        """All (pool, bundle) pairs that a role's replicas occupy."""
+        """All (pool, bundle) pairs that a role occupies, one of inference or of training."""
         return frozenset(
-            (replica.pool_id, bundle) for replica in self.replicas_of(role) for bundle in replica.bundles
+            (tenant.pool_id, bundle)
+            for tenant in (*self.replicas, *self.training)
+            if tenant.role == role
+            for bundle in tenant.bundles
         )
 
     def conflicts(self, role: RoleName) -> frozenset[RoleName]:
-        """Roles that share a bundle with ``role`` and so must be asleep while it is awake."""
-        mine = self.bundles_of(role)
-        others = {replica.role for replica in self.replicas} - {role}
-        return frozenset(other for other in others if mine & self.bundles_of(other))
+        """Roles that share a bundle with ``role`` and so must be asleep while it is awake.
 
-    def tenants(self, pool_id: str, bundle: int) -> tuple[ReplicaPlacement, ...]:
-        return tuple(r for r in self.replicas if r.pool_id == pool_id and bundle in r.bundles)
+        Training roles in one process are none of each other's: they share as their trainer likes.
+        """
+        mine = self.bundles_of(role)
+        process = {tenant.role: tenant.process for tenant in self.training}
+        others = {tenant.role for tenant in (*self.replicas, *self.training)} - {role}
+        return frozenset(
+            other
+            for other in others
+            if mine & self.bundles_of(other) and process.get(other, other) != process.get(role, role)
+        )
+
+    def tenants(self, pool_id: str, bundle: int) -> tuple[Tenant, ...]:
+        everybody: tuple[Tenant, ...] = (*self.replicas, *self.training)
+        return tuple(tenant for tenant in everybody if tenant.pool_id == pool_id and bundle in tenant.bundles)
 
     def reservation(self, pool_id: str, bundle: int) -> float:
-        """Device share that each tenant's actor reserves on a bundle; the shares sum to ≤ 1."""
-        return reservation_share(len(self.tenants(pool_id, bundle)))
+        """Device share that each actor reserves on a bundle; the shares sum to ≤ 1."""
+        return reservation_share(actors(self.tenants(pool_id, bundle)))
+
+
+def actors(tenants: Iterable[Tenant]) -> int:
+    """Return how many Ray actors the tenants of one bundle are: one a replica, one a training process."""
+    processes: set[RoleName] = set()
+    replicas = 0
+    for tenant in tenants:
+        if isinstance(tenant, ReplicaPlacement):
+            replicas += 1
+        else:
+            processes.add(tenant.process)
+    return replicas + len(processes)

@@ -67,6 +67,7 @@ def check_plan(job: PlacementJob, plan: PlacementPlan, facts: JobFacts = NO_FACT
     return [
         *sharing_checks.refuse_co_residents(plan, occupancy),
         *sharing_checks.refuse_not_deferrable(job, plan, occupancy),
+        *sharing_checks.refuse_not_offloaded(job, occupancy),
         *sharing_checks.refuse_sleepless(plan, occupancy, facts),
         *sharing_checks.refuse_undeferred_rewards(plan, facts),
         *sharing_checks.refuse_reservations(occupancy),

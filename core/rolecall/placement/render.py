@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rolecall.ids import ModelId, RoleName
+from rolecall.placement.nodes import Nodes
 from rolecall.placement.occupancy import Occupancy
 from rolecall.placement.plan import (
     REFERENCE_RESERVATION,
@@ -27,11 +28,11 @@ from rolecall.placement.plan import (
     PlacementPlan,
     Pool,
     ReplicaPlacement,
-    reservation_share,
+    Tenant,
 )
 from rolecall.placement.wording import bundle_runs, counted
 
-PLAN_SCHEMA_VERSION = 1
+PLAN_SCHEMA_VERSION = 2
 """Version of the JSON plan; raised when a field changes its meaning or goes away."""
 
 MAX_BUNDLES_A_LINE = 64
@@ -53,7 +54,6 @@ def plan_to_json(plan: PlacementPlan) -> dict[str, Any]:
     """
     tenants = Occupancy.of(plan)
     sharing = tenants.sharing_roles()
-    roles = dict.fromkeys(replica.role for replica in plan.replicas)
     return {
         "schema_version": PLAN_SCHEMA_VERSION,
         "mode": plan.mode,
@@ -62,7 +62,7 @@ def plan_to_json(plan: PlacementPlan) -> dict[str, Any]:
                 "pool_id": pool.pool_id,
                 "resource": pool.resource,
                 "devices": pool.devices,
-                "devices_per_node": pool.devices_per_node,
+                "nodes": [{"count": run.count, "devices": run.devices} for run in pool.nodes.runs],
             }
             for pool in plan.pools
         ],
@@ -74,11 +74,21 @@ def plan_to_json(plan: PlacementPlan) -> dict[str, Any]:
                 "engine": replica.engine,
                 "pool_id": replica.pool_id,
                 "bundles": list(replica.bundles),
-                "reservation": _share(tenants, replica),
+                "reservation": tenants.share(replica.pool_id, replica.bundles[0]),
             }
             for replica in plan.replicas
         ],
-        "conflicts": {role: sorted(sharing.get(role, ())) for role in roles},
+        "training": [
+            {
+                "role": placement.role,
+                "process": placement.process,
+                "pool_id": placement.pool_id,
+                "bundles": list(placement.bundles),
+                "reservation": tenants.share(placement.pool_id, placement.bundles[0]),
+            }
+            for placement in plan.training
+        ],
+        "conflicts": {role: sorted(sharing.get(role, ())) for role in tenants.order},
     }
 
 
@@ -146,6 +156,12 @@ class _Map:
                 yield Padding(Text(note, style="dim"), (0, 0, 0, 2), expand=False)
 
 
+def _nodes(nodes: Nodes) -> str:
+    if len(nodes.runs) == 1 or len(set(nodes.sizes())) == 1:
+        return f"{nodes.largest} per node"
+    return "nodes of " + ", ".join(str(size) for size in nodes.sizes())
+
+
 def _headline(plan: PlacementPlan, glyphs: _Glyphs) -> Text:
     devices = sum(pool.devices for pool in plan.pools)
     resources = " + ".join(dict.fromkeys(pool.resource for pool in plan.pools))
@@ -181,7 +197,7 @@ class _PoolMap:
         yield Text.assemble(
             "  pool ",
             (pool.pool_id, "bold"),
-            f": {pool.devices} {pool.resource}, {pool.devices_per_node} per node",
+            f": {pool.devices} {pool.resource}, {_nodes(pool.nodes)}",
         )
         shown: list[list[_Cell]] = []
         shown_bundles = range(0)
@@ -209,9 +225,9 @@ class _PoolMap:
             joined = here is not None and bundle + 1 in bundles and self._awake(phase, bundle + 1) is here
             yield (None if here is None else here.role), joined
 
-    def _awake(self, phase: Phase, bundle: int) -> ReplicaPlacement | None:
+    def _awake(self, phase: Phase, bundle: int) -> Tenant | None:
         tenants = self.occupancy.tenants.get((self.pool.pool_id, bundle), ())
-        return next((replica for replica in tenants if replica.role in phase.roles), None)
+        return next((tenant for tenant in tenants if tenant.role in phase.roles), None)
 
     # How wide it is
 
@@ -225,12 +241,12 @@ class _PoolMap:
         numbered = len(str(self.pool.devices - 1)) + 1
         if self._fits(numbered) >= self.pool.devices:
             return numbered
-        return 2 if 2 * self.pool.devices_per_node >= numbered else numbered
+        return 2 if 2 * self.pool.nodes.largest >= numbered else numbered
 
     def _fits(self, cell_width: int) -> int:
         """Bundles that a line holds: whole nodes if it holds at least one."""
         room = self.width - 4 - self._label_width
-        per_node = self.pool.devices_per_node
+        per_node = self.pool.nodes.largest
         nodes = max(0, (room + 2) // (per_node * cell_width + 2))
         bundles = nodes * per_node if nodes else max(1, room // cell_width)
         most = max(MAX_BUNDLES_A_LINE // per_node * per_node, min(per_node, MAX_BUNDLES_A_LINE))
@@ -238,7 +254,7 @@ class _PoolMap:
 
     def _folds(self) -> Iterator[range]:
         step = self._fits(self._cell_width)
-        per_node = self.pool.devices_per_node
+        per_node = self.pool.nodes.largest
         start = 0
         while start < self.pool.devices:
             stop = min(start + step, self.pool.devices)
@@ -251,7 +267,7 @@ class _PoolMap:
     # The lines themselves
 
     def _header(self, bundles: range) -> Iterator[Text]:
-        per_node = self.pool.devices_per_node
+        per_node = self.pool.nodes.largest
         cell_width = self._cell_width
         every = cell_width > len(str(self.pool.devices - 1))
         if self.pool.devices > per_node > 1 and per_node * cell_width > len(str(bundles[-1] // per_node)):
@@ -273,14 +289,14 @@ class _PoolMap:
 
     def _column(self, bundle: int, bundles: range) -> int:
         """Where a bundle's cell starts in its line; each node before it adds a rule."""
-        per_node = self.pool.devices_per_node
+        per_node = self.pool.nodes.largest
         rules = bundle // per_node - bundles[0] // per_node
         return (bundle - bundles[0]) * self._cell_width + 2 * rules
 
     def _row(self, label: str, cells: Sequence[_Cell], bundles: range) -> Text:
         line = Text(f"    {label:<{self._label_width}}")
         for bundle, (role, joined) in zip(bundles, cells, strict=True):
-            if bundle % self.pool.devices_per_node == 0 and bundle != bundles[0]:
+            if bundle % self.pool.nodes.largest == 0 and bundle != bundles[0]:
                 line.append(f"{self.glyphs.rule} ", style="dim")
             gap = self._cell_width - 1
             if role is None:
@@ -315,7 +331,7 @@ def _legend(
         by_model.setdefault((replica.role, replica.model), []).append(replica)
     for (role, model), replicas in by_model.items():
         mark = marks[role]
-        shares = dict.fromkeys(_share(occupancy, replica) for replica in replicas)
+        shares = dict.fromkeys(occupancy.share(replica.pool_id, replica.bundles[0]) for replica in replicas)
         table.add_row(
             Text(mark.letter, style=f"bold {mark.colour}"),
             role,
@@ -346,7 +362,3 @@ def _unused(plan: PlacementPlan, occupancy: Occupancy) -> Iterator[str]:
         if free:
             where = f" of pool {pool.pool_id}" if len(plan.pools) > 1 else ""
             yield f"Nobody uses bundle {bundle_runs(free)}{where}."
-
-
-def _share(occupancy: Occupancy, replica: ReplicaPlacement) -> float:
-    return reservation_share(len(occupancy.tenants[replica.pool_id, replica.bundles[0]]))

@@ -19,6 +19,8 @@ from rolecall.placement.plan import (
     REFERENCE_RESERVATION,
     PlacementJob,
     PlacementPlan,
+    ReplicaPlacement,
+    actors,
     reservation_share,
 )
 from rolecall.placement.wording import bundle_runs
@@ -56,14 +58,30 @@ def refuse_not_deferrable(job: PlacementJob, plan: PlacementPlan, occupancy: Occ
         )
 
 
+def refuse_not_offloaded(job: PlacementJob, occupancy: Occupancy) -> Iterator[Refusal]:
+    """A training role on shared devices gives its memory up."""
+    sharing = occupancy.sharing_roles()
+    for role in job.training:
+        if role.offload or role.on is not None or role.role not in sharing:
+            continue
+        yield Refusal(
+            code="training-not-offloaded",
+            key=f"training.{role.role}.offload",
+            message=f'training role "{role.role}" shares devices with {_roles(sharing[role.role])} and'
+            " keeps its memory while they are awake; on shared devices both sides have to give theirs up",
+            fix=f"training.{role.role}.offload = true, or a mode that gives it devices of its own",
+        )
+
+
 def refuse_sleepless(plan: PlacementPlan, occupancy: Occupancy, facts: JobFacts) -> Iterator[Refusal]:
     """Every model on shared devices can give its memory back and get its weights again."""
     shared_with: dict[tuple[str, str], set[str]] = {}
-    for replicas in occupancy.tenants.values():
-        roles = {replica.role for replica in replicas}
+    for tenants in occupancy.tenants.values():
+        roles = {tenant.role for tenant in tenants}
         if len(roles) > 1:
-            for replica in replicas:
-                shared_with.setdefault((replica.role, replica.model), set()).update(roles - {replica.role})
+            for tenant in tenants:
+                if isinstance(tenant, ReplicaPlacement):
+                    shared_with.setdefault((tenant.role, tenant.model), set()).update(roles - {tenant.role})
     for engine in facts.engines:
         others = shared_with.get((engine.role, engine.model))
         if engine.can_sleep or others is None:
@@ -80,7 +98,7 @@ def refuse_sleepless(plan: PlacementPlan, occupancy: Occupancy, facts: JobFacts)
 
 def refuse_undeferred_rewards(plan: PlacementPlan, facts: JobFacts) -> Iterator[Refusal]:
     """In a job whose roles take turns, rewards are computed after generation has ended."""
-    if len(plan.phases) < 2:
+    if inference_phases(plan) < 2:
         return
     for reward in facts.rewards:
         if reward.supports_deferred:
@@ -98,8 +116,8 @@ def refuse_undeferred_rewards(plan: PlacementPlan, facts: JobFacts) -> Iterator[
 def refuse_reservations(occupancy: Occupancy) -> Iterator[Refusal]:
     """The device shares reserved on a bundle are positive and sum to at most 1."""
     crowded: dict[int, list[tuple[str, int]]] = {}
-    for place, replicas in occupancy.tenants.items():
-        tenants = len(replicas)
+    for place, sharing in occupancy.tenants.items():
+        tenants = actors(sharing)
         share = reservation_share(tenants)
         # Counted in Ray's own unit, a ten-thousandth: a sum of floats can end above 1.
         if share <= 0 or round(share * 10_000) * tenants > round(REFERENCE_RESERVATION * 10_000):
@@ -108,10 +126,16 @@ def refuse_reservations(occupancy: Occupancy) -> Iterator[Refusal]:
         yield Refusal(
             code="reservation-exceeded",
             key=MODE_KEY,
-            message=f"{tenants} replicas share {_bundles(places)}; their Ray reservations of"
+            message=f"{tenants} actors share {_bundles(places)}; their Ray reservations of"
             f" {reservation_share(tenants)} each can't be kept within {REFERENCE_RESERVATION}",
             fix="let fewer replicas share a device",
         )
+
+
+def inference_phases(plan: PlacementPlan) -> int:
+    """Return in how many phases some inference role is awake; several: the job is deferred."""
+    inference = {replica.role for replica in plan.replicas}
+    return sum(1 for phase in plan.phases if not inference.isdisjoint(phase.roles))
 
 
 def _roles(roles: Iterable[str]) -> str:

@@ -26,7 +26,7 @@ from rolecall.placement.preflight import check_plan, plan_placement
 from rolecall.placement.render import plan_to_json
 from rolecall.plugins.host import PluginHost
 from rolecall.plugins.kinds import PluginKind
-from rolecall.testing.demands import role_demand
+from rolecall.testing.demands import placement_job, role_demand
 from rolecall.testing.other_process import answer_elsewhere
 from rolecall.testing.plugin_contract import PluginContract
 
@@ -98,7 +98,7 @@ class PlacementModeContract(PluginContract):
         """A large job gets a sound plan or a reason, like a small one."""
         roles = tuple(role_demand(name, (400, 8)) for name in _ROLES[:3])
         for pool in (None, 9_600):
-            job = PlacementJob(resource="GPU", devices_per_node=8, pool_devices=pool, roles=roles)
+            job = placement_job(*roles, devices=pool)
             answer = self.fresh().plan(job)
             if isinstance(answer, PlacementPlan):
                 _none(check_plan(job, answer), job)
@@ -178,7 +178,7 @@ def _job(chance: random.Random) -> PlacementJob:
     )
     largest, needed = max(role.needed for role in roles), sum(role.needed for role in roles)
     pool = chance.choice((None, largest, needed, needed + per_node, 2 * needed, largest - 1 or 1))
-    return PlacementJob(resource="GPU", devices_per_node=per_node, pool_devices=pool, roles=roles)
+    return placement_job(*roles, devices=pool, per_node=per_node)
 
 
 def _answers(name: str, jobs: list[PlacementJob]) -> list[PlacementPlan | tuple[Refusal, ...]]:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from attrs import evolve
 
-from rolecall.api import ROLECALL_API, Phase, PlacementJob, PlacementPlan, Pool, Refusal, place_role
+from rolecall.api import ROLECALL_API, Nodes, Phase, PlacementJob, PlacementPlan, Pool, Refusal, place_role
 from rolecall.testing import PlacementModeContract
 
 
@@ -22,14 +22,9 @@ class SoundMode:
         for role in job.roles:
             slices.append(self.slice(role, stop, job))
             stop = max(stop, slices[-1].stop)
-        if job.pool_devices is None or stop > job.pool_devices:
+        if job.devices is None or stop > job.devices:
             return self.refuse(job, stop)
-        pool = Pool(
-            pool_id="p",
-            resource=job.resource,
-            devices=job.pool_devices,
-            devices_per_node=job.devices_per_node,
-        )
+        pool = Pool(pool_id="p", resource=job.resource, nodes=job.nodes)
         return PlacementPlan(
             mode=self.name,
             pools=(pool,),
@@ -38,7 +33,7 @@ class SoundMode:
         )
 
     def slice(self, role: Any, start: int, job: PlacementJob) -> Any:
-        return place_role(role, pool_id="p", start=start, devices_per_node=job.devices_per_node)
+        return place_role(role, pool_id="p", start=start, nodes=Nodes.endless(job.nodes.largest))
 
     def phases(self, job: PlacementJob) -> tuple[Phase, ...]:
         return (Phase(name="all", roles=tuple(role.role for role in job.roles)),)
@@ -48,7 +43,7 @@ class SoundMode:
             Refusal(
                 code="pool-too-small",
                 key="placement.devices",
-                message=f"{stop} devices are needed, the pool has {job.pool_devices}",
+                message=f"{stop} devices are needed, the pool has {job.devices}",
                 fix=f"placement.devices = {stop}",
             ),
         )
@@ -131,7 +126,8 @@ class Straddling(SoundMode):
     name = "straddling"
 
     def slice(self, role: Any, start: int, job: PlacementJob) -> Any:
-        laid = place_role(role, pool_id="p", start=0, devices_per_node=1_000_000)
+        laid = place_role(role, pool_id="p", start=0, nodes=Nodes.endless(1_000_000))
+        assert laid is not None
         return evolve(
             laid,
             replicas=tuple(_moved(replica, by=start) for replica in laid.replicas),
@@ -189,8 +185,8 @@ class Rewriting(SoundMode):
     name = "rewriting"
 
     def plan(self, job: PlacementJob) -> PlacementPlan | tuple[Refusal, ...]:
-        if job.pool_devices is not None:
-            object.__setattr__(job, "pool_devices", job.pool_devices + job.pool_devices % 2)
+        if job.devices is not None:
+            object.__setattr__(job, "nodes", Nodes.equal(job.devices + job.devices % 2, per_node=8))
         return super().plan(job)
 
 

@@ -1,0 +1,78 @@
+"""What is left of the job's nodes while roles take their parts of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import accumulate
+
+from rolecall.api import Nodes, ReplicaPlacement, RoleDemand, engine_id
+
+
+class FreeNodes:
+    """Free devices of each node; those of one node are all alike."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._sizes = list(nodes.sizes())
+        self._free = list(self._sizes)
+
+    def take(self, devices: int) -> Nodes | None:
+        """Take devices wherever they are, from the first node on; None if there are too few."""
+        if sum(self._free) < devices:
+            return None
+        parts: list[int] = []
+        for node, free in enumerate(self._free):
+            part = min(free, devices)
+            if part:
+                parts.append(part)
+                self._free[node] -= part
+                devices -= part
+        return Nodes.of(parts)
+
+    def take_role(self, role: RoleDemand) -> tuple[Nodes, tuple[ReplicaPlacement, ...]] | None:
+        """Take what the role's engines need, each on the first node with room; None if one finds none.
+
+        Returns:
+            what is taken of each node, in the nodes' order, and the replicas on it.
+        """
+        taken: defaultdict[int, int] = defaultdict(int)
+        first: list[tuple[int, int]] = []  # of each engine: node, and place in what the role has there
+        for model in role.models:
+            node = 0
+            for _ in range(model.replicas):
+                span = self._room(node, model.devices_per_engine)
+                if span is None:
+                    return None
+                node = span.start  # what is full for one engine is full for the next of its size
+                first.append((node, taken[node]))
+                for part in span:
+                    size = model.devices_per_engine // len(span)
+                    self._free[part] -= size
+                    taken[part] += size
+        nodes = sorted(taken)
+        starts = dict(zip(nodes, accumulate((taken[node] for node in nodes), initial=0), strict=False))
+        engines = ((model, index) for model in role.models for index in range(model.replicas))
+        replicas = [
+            ReplicaPlacement(
+                engine=engine_id(model.model, index),
+                role=role.role,
+                model=model.model,
+                pool_id=role.role,
+                bundles=tuple(range(starts[node] + offset, starts[node] + offset + model.devices_per_engine)),
+            )
+            for (model, index), (node, offset) in zip(engines, first, strict=True)
+        ]
+        return Nodes.of(taken[node] for node in nodes), tuple(replicas)
+
+    def _room(self, node: int, devices: int) -> range | None:
+        """The first nodes from ``node`` on that an engine may lie on."""
+        while node < len(self._free):
+            size = self._sizes[node]
+            if devices <= self._free[node]:
+                return range(node, node + 1)
+            span = range(node, node + devices // size)
+            if devices % size == 0 and span.stop <= len(self._free):
+                wrong = [part for part in span if (self._free[part], self._sizes[part]) != (size, size)]
+                if not wrong:
+                    return span
+            node += 1
+        return None
