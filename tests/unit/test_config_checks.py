@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from rolecall.config.checks import job_faults, role_faults
 from rolecall.config.specs import (
@@ -16,6 +17,7 @@ from rolecall.config.specs import (
     PlacementSection,
     RoleConfig,
     SinkSection,
+    TrainingConfig,
 )
 
 MODELS = {"math": ModelConfig(source="a", engine="e"), "code": ModelConfig(source="b", engine="e")}
@@ -112,3 +114,58 @@ def test_names_have_no_blanks_around_them(name):
     assert ("roles", "r", "aliases", name) in faults(aliases={name: "math"})
     role = RoleConfig(models={name: MODELS["math"]})
     assert [fault.path for fault in role_faults(role, ("roles", "r"))] == [("roles", "r", "models", name)]
+
+
+ACTOR = TrainingConfig(devices=4)
+
+
+def training_faults(**training: TrainingConfig) -> dict[tuple, str]:
+    config = evolve(job(), training=training)
+    return {fault.path: fault.message for fault in job_faults(config, Path("job.toml"))}
+
+
+def test_training_roles_that_stand_alone_or_on_another_are_fine():
+    reference = TrainingConfig(on="actor")
+    critic = TrainingConfig(devices=2, offload=True)
+    assert training_faults(actor=ACTOR, reference=reference, critic=critic) == {}
+    assert training_faults(actor=ACTOR, reference=TrainingConfig(on="actor", devices=4)) == {}
+
+
+@pytest.mark.parametrize(
+    ("training", "path", "message"),
+    [
+        ({"role": ACTOR}, ("training", "role"), "the name of an inference role"),
+        ({" actor": ACTOR}, ("training", " actor"), "without blanks around it"),
+        ({"actor": TrainingConfig()}, ("training", "actor", "devices"), "is needed, or on"),
+        (
+            {"actor": ACTOR, "reference": TrainingConfig(on="acter")},
+            ("training", "reference", "on"),
+            '"acter" is no other training role; did you mean "actor"? Training roles: actor',
+        ),
+        ({"actor": TrainingConfig(on="actor")}, ("training", "actor", "on"), "no others"),
+        (
+            {"a": ACTOR, "b": TrainingConfig(on="a"), "c": TrainingConfig(on="b")},
+            ("training", "c", "on"),
+            'is itself on "a"',
+        ),
+        (
+            {"actor": ACTOR, "critic": TrainingConfig(on="actor", devices=5)},
+            ("training", "critic", "devices"),
+            'more than the 4 of "actor"',
+        ),
+        (
+            {"actor": ACTOR, "critic": TrainingConfig(on="actor", offload=True)},
+            ("training", "critic", "offload"),
+            "one process sleeps as a whole",
+        ),
+    ],
+)
+def test_training_roles_that_make_no_sense_are_refused(training, path, message):
+    faults = training_faults(**training)
+    assert list(faults) == [path]
+    assert message in faults[path]
+
+
+def test_nodes_stand_instead_of_devices():
+    config = evolve(job(), placement=PlacementSection(mode="m", devices=8, nodes=(4, 4)))
+    assert [fault.path for fault in job_faults(config, Path("job.toml"))] == [("placement", "nodes")]
