@@ -5,7 +5,6 @@ Used by every stage that asks engines. Holds no limits of its own; the caller pa
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
@@ -21,6 +20,8 @@ async def gather_bounded(
     The first call that raises ends the others and is raised itself, not in a group. Cancelling
     the caller cancels the calls under way; in both cases none is left when this returns.
     """
+    import asyncio  # a while to import; plugins import this module while a job is planned
+
     results: dict[int, _Result] = {}
     queue = iter(enumerate(items))
 

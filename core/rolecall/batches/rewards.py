@@ -9,7 +9,6 @@ reward's ``on_error`` and by nothing else: there is no silent zero.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -71,6 +70,8 @@ async def score_with_policy(
         ScoringError: the policy is to fail the batch, or every retry failed, too; the adapter's
             own error is the cause.
     """
+    import asyncio  # a while to import; plugins import this module while a job is planned
+
     tries = 1 + (reward.retries if reward.on_error == "retry" else 0)
     failure: Exception | None = None
     for attempt in range(tries):
@@ -90,6 +91,8 @@ async def score_with_policy(
 
 
 async def _score_once(sample: Sample, reward: NamedReward, client: ScoringClient | None) -> float:
+    import asyncio
+
     limit = asyncio.timeout(reward.timeout_s)
     try:
         async with limit:

@@ -8,16 +8,18 @@ called ``start`` does.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rolecall.errors import EngineError
 from rolecall.processes import bound_exec
+
+if TYPE_CHECKING:
+    import subprocess
 
 _POLL_S = 0.02
 _TAIL_BYTES = 8192
@@ -46,6 +48,8 @@ class ChildProcess:
         Raises:
             EngineError: it was started before, or the program or log file can't be opened.
         """
+        import subprocess  # a while to import; plugins import this module while a job is planned
+
         if self._child is not None:
             raise EngineError(f"the process was started before, as pid {self._child.pid}")
         bound = [sys.executable, "-I", "-S", bound_exec.__file__, str(os.getpid()), *self._command]
@@ -81,8 +85,7 @@ class ChildProcess:
             os.killpg(self._child.pid, 0)
         except ProcessLookupError:
             return False
-        # Plugins see this module while a job is planned, which must be quick and ends no process.
-        from rolecall.processes.groups import group_members
+        from rolecall.processes.groups import group_members  # psutil, for the same reason
 
         return bool(group_members(self._child.pid))
 
@@ -127,6 +130,8 @@ class ChildProcess:
             return  # gone between the look and the signal, which is what was wanted
 
     async def _gone_within(self, timeout_s: float) -> bool:
+        import asyncio
+
         deadline = asyncio.get_running_loop().time() + timeout_s
         while self.group_alive():
             if asyncio.get_running_loop().time() >= deadline:

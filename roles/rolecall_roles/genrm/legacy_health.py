@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
 
 
 async def legacy_health(request: Request, gateway: Any) -> Response:
     """Answer 200 and ``healthy`` if every model has a replica that may be asked, else 503."""
+    from starlette.responses import JSONResponse  # only a gateway answers; planning must be quick
+
     del request
     snapshot = await gateway.snapshot()
     ready = [sum(engine.direct_eligible for engine in model.engines) for model in snapshot.models.values()]

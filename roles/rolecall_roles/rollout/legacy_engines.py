@@ -5,14 +5,17 @@ A diagnosis, never used for routing: no process ids, no node data, no followers.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
 
 
 async def legacy_engines(request: Request, gateway: Any) -> Response:
     """Answer the heads in the order of models and replicas; ``rank`` counts them from 0."""
+    from starlette.responses import JSONResponse  # only a gateway answers; planning must be quick
+
     del request
     snapshot = await gateway.snapshot()
     heads = [engine for model in snapshot.models.values() for engine in model.engines]

@@ -16,7 +16,6 @@ from rolecall.api import (
     gather_bounded,
 )
 
-from .log_probs import sampled_log_probs, top_log_probs
 from .options import TeacherOptions
 
 STAGE = "teacher"
@@ -80,6 +79,8 @@ async def _score(
 
 
 def _fields(sample: Sample, meta: Mapping[str, Any], top_k: int) -> ScoreFields:
+    from .log_probs import sampled_log_probs, top_log_probs  # NumPy: planning must be quick
+
     try:
         fields: dict[str, Any] = {LOG_PROBS: sampled_log_probs(meta, sample.response_ids)}
         if top_k:

@@ -20,8 +20,6 @@ from rolecall.api import (
     write_durably,
 )
 
-from .codec import decode_row, encode_row
-
 _PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -55,6 +53,8 @@ class JsonlSink:
             raise SinkError(f"folder {self._folder} can't be used: {error}") from error
 
     def put(self, partition: str, rows: Sequence[Row]) -> None:
+        from .codec import encode_row  # NumPy: planning looks at the options only, and must be quick
+
         path = self._path(partition)
         content = "".join(f"{encode_row(row)}\n" for row in rows).encode()
         try:
@@ -66,6 +66,8 @@ class JsonlSink:
             raise SinkError(f"partition {partition} was not stored at {path}: {error}") from error
 
     def read(self, partition: str) -> Sequence[Row]:
+        from .codec import decode_row
+
         path = self._path(partition)
         try:
             lines = path.read_text(encoding="utf-8").split("\n")
