@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from rolecall.api import (
+    Arrangement,
     Nodes,
     Phase,
     PlacementJob,
@@ -32,6 +33,7 @@ PHASE = "all together"
 class Decoupled:
     name: ClassVar[str] = "decoupled"
     api_version: ClassVar[int] = 1
+    arrangement: ClassVar[Arrangement] = Arrangement.APART
 
     def plan(self, job: PlacementJob) -> PlacementPlan | tuple[Refusal, ...]:
         pools = _unlimited(job) if job.devices is None else _within(job)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from rolecall.api import (
+    Arrangement,
     Nodes,
     Phase,
     PlacementJob,
@@ -35,6 +36,7 @@ from .shared_pool import (
 class Defer:
     name: ClassVar[str] = "defer"
     api_version: ClassVar[int] = 1
+    arrangement: ClassVar[Arrangement] = Arrangement.IN_TURN
 
     def plan(self, job: PlacementJob) -> PlacementPlan | tuple[Refusal, ...]:
         nodes = shared_nodes(job)

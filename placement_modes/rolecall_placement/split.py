@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from rolecall.api import (
+    Arrangement,
     Nodes,
     Phase,
     PlacementJob,
@@ -33,6 +34,7 @@ from .shared_pool import (
 class Split:
     name: ClassVar[str] = "split"
     api_version: ClassVar[int] = 1
+    arrangement: ClassVar[Arrangement] = Arrangement.SIDE_BY_SIDE
 
     def plan(self, job: PlacementJob) -> PlacementPlan | tuple[Refusal, ...]:
         nodes = shared_nodes(job)

@@ -90,6 +90,7 @@ PLUGINS = {
             class Plugin:
                 name = "fake_mode"
                 api_version = 1
+                arrangement = Arrangement.OTHER
                 def plan(self, job): ...
         """
     },
@@ -150,7 +151,7 @@ PLUGINS = {
 }
 HEADER = """\
 from attrs import field, frozen, validators
-from rolecall.api import WeightSource, hookimpl
+from rolecall.api import Arrangement, WeightSource, hookimpl
 
 @frozen(kw_only=True)
 class Options:

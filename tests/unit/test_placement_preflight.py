@@ -10,6 +10,7 @@ import pytest
 from attrs import evolve
 
 from rolecall.api import (
+    Arrangement,
     EngineId,
     ModelDemand,
     ModelId,
@@ -69,6 +70,7 @@ class Answers:
 
     name: ClassVar[str] = "answers"
     api_version: ClassVar[int] = 1
+    arrangement: ClassVar[Arrangement] = Arrangement.OTHER
 
     def __init__(self, answer: object) -> None:
         self.answer = answer

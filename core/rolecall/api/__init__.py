@@ -47,7 +47,7 @@ from rolecall.interfaces.engine_backend import (
 )
 from rolecall.interfaces.native_payload import check_native_payload
 from rolecall.interfaces.observer import Observer
-from rolecall.interfaces.placement_mode import PlacementMode
+from rolecall.interfaces.placement_mode import Arrangement, PlacementMode
 from rolecall.interfaces.reward_adapter import RewardAdapter, ScoringClient
 from rolecall.interfaces.role import (
     Endpoint,
@@ -85,6 +85,7 @@ from rolecall.routing.rendezvous import rendezvous
 __all__ = [
     "ROLECALL_API",
     "UPDATE_CAPABILITY",
+    "Arrangement",
     "BatchId",
     "BatchSink",
     "Candidate",

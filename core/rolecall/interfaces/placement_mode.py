@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import ClassVar, Protocol
 
 from rolecall.errors import Refusal
 from rolecall.placement.plan import PlacementJob, PlacementPlan
+
+
+class Arrangement(StrEnum):
+    """How all layouts of a mode lie: what ``placement.layout`` has a sign for.
+
+    APART: each role, a training process too, has a pool of its own (``a | b``).
+    SIDE_BY_SIDE: one pool; the inference roles have devices of their own in it and are awake together, the
+        trainer's turn on all of them comes after (``a + b -> trainer``).
+    IN_TURN: one pool; one inference role after the other is awake on it, the trainer last
+        (``a -> b -> trainer``).
+    OTHER: none of these; such a mode is not for the shorthand.
+    """
+
+    APART = "apart"
+    SIDE_BY_SIDE = "side by side"
+    IN_TURN = "in turn"
+    OTHER = "other"
 
 
 class PlacementMode(Protocol):
@@ -19,6 +37,7 @@ class PlacementMode(Protocol):
 
     name: ClassVar[str]
     api_version: ClassVar[int]
+    arrangement: ClassVar[Arrangement]
 
     def plan(self, job: PlacementJob) -> PlacementPlan | tuple[Refusal, ...]:
         """Return the layout, or every reason why there is none (a non-empty tuple)."""

@@ -19,9 +19,9 @@ import pytest
 from attrs import evolve
 
 from rolecall.errors import Refusal
-from rolecall.interfaces.placement_mode import PlacementMode
+from rolecall.interfaces.placement_mode import Arrangement, PlacementMode
 from rolecall.placement.contract_checks import contract_breaches
-from rolecall.placement.plan import PlacementJob, PlacementPlan
+from rolecall.placement.plan import PlacementJob, PlacementPlan, ReplicaPlacement
 from rolecall.placement.preflight import check_plan, plan_placement
 from rolecall.placement.render import plan_to_json
 from rolecall.plugins.host import PluginHost
@@ -76,6 +76,12 @@ class PlacementModeContract(PluginContract):
             assert plan.mode == self.plugin.name
             placed = list(dict.fromkeys(replica.role for replica in plan.replicas))
             assert placed == [role.role for role in job.roles], "roles are not in the job file's order"
+
+    def test_each_plan_lies_as_the_arrangement_says(self) -> None:
+        """Whoever writes ``a + b`` in ``placement.layout`` gets this mode for it, if it declares that."""
+        for job, plan in self._plans():
+            breach = _arrangement_breach(plan, self.plugin.arrangement)
+            assert not breach, f"it declares {self.plugin.arrangement!s}, but {breach}; for {job}"
 
     def test_each_plan_can_be_written_down(self) -> None:
         """``rolecall plan --json`` gives back what was planned."""
@@ -158,6 +164,31 @@ class PlacementModeContract(PluginContract):
         for job in self.jobs():
             if isinstance(plan := mode.plan(job), PlacementPlan):
                 yield job, plan
+
+
+def _arrangement_breach(plan: PlacementPlan, arrangement: Arrangement) -> str:
+    """Say in what a plan is not of an arrangement; no words if in nothing."""
+    inference = {replica.role for replica in plan.replicas}
+    users: dict[str, set[str]] = {}
+    for tenant in (*plan.replicas, *plan.training):
+        user = tenant.role if isinstance(tenant, ReplicaPlacement) else tenant.process
+        users.setdefault(tenant.pool_id, set()).add(user)
+    awake = [inference.intersection(phase.roles) for phase in plan.phases]
+    with_trainer = [not inference.issuperset(phase.roles) for phase in plan.phases]
+    match arrangement:
+        case Arrangement.OTHER:
+            return ""
+        case Arrangement.APART:
+            together = [sorted(names) for names in users.values() if len(names) > 1]
+            return f"one pool has {' and '.join(together[0])}" if together else ""
+        case Arrangement.SIDE_BY_SIDE | Arrangement.IN_TURN:
+            if len(users) > 1:
+                return f"it has {len(users)} pools"
+            if any(roles and trainer for roles, trainer in zip(awake, with_trainer, strict=True)):
+                return "the trainer is in a phase of inference roles"
+            if arrangement is Arrangement.SIDE_BY_SIDE:
+                return "" if inference in awake else "no phase has all inference roles"
+            return "a phase has several inference roles" if any(len(roles) > 1 for roles in awake) else ""
 
 
 def _none(problems: list[Refusal], job: PlacementJob) -> None:

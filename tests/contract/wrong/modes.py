@@ -6,7 +6,17 @@ from typing import Any, ClassVar
 
 from attrs import evolve
 
-from rolecall.api import ROLECALL_API, Nodes, Phase, PlacementJob, PlacementPlan, Pool, Refusal, place_role
+from rolecall.api import (
+    ROLECALL_API,
+    Arrangement,
+    Nodes,
+    Phase,
+    PlacementJob,
+    PlacementPlan,
+    Pool,
+    Refusal,
+    place_role,
+)
 from rolecall.testing import PlacementModeContract
 
 
@@ -15,6 +25,7 @@ class SoundMode:
 
     name: ClassVar[str] = "sound_mode"
     api_version: ClassVar[int] = ROLECALL_API
+    arrangement: ClassVar[Arrangement] = Arrangement.SIDE_BY_SIDE
 
     def plan(self, job: PlacementJob) -> PlacementPlan | tuple[Refusal, ...]:
         slices: list[Any] = []
@@ -209,6 +220,18 @@ class TestBackwards(PlacementModeContract):
     fails: ClassVar = {
         "test_each_plan_names_the_mode_and_keeps_the_order_of_roles": "not in the job file's order"
     }
+
+
+class Misdeclared(SoundMode):
+    """Lays roles side by side, and says that they take turns."""
+
+    name = "misdeclared"
+    arrangement = Arrangement.IN_TURN
+
+
+class TestMisdeclared(PlacementModeContract):
+    plugin = Misdeclared
+    fails: ClassVar = {"test_each_plan_lies_as_the_arrangement_says": "a phase has several inference roles"}
 
 
 class Unwritable(SoundMode):
