@@ -57,6 +57,23 @@ engine = "embedded"
 adapter = "genrm_judge"
 on_error = "drop_sample"  # a judge of 135 M parameters now and then gives no verdict
 
+[rewards.judge.options]  # two examples instead of four: reading them is most of a judge's work
+template = """
+Question: What is 1 + 1?
+Reference: 2
+Answer: 1 + 1 = 2
+Correct: yes
+
+Question: What is the capital of England?
+Reference: London
+Answer: It is a kind of cake.
+Correct: no
+
+Question: {{prompt}}
+Reference: {{answer}}
+Answer: {{response}}
+Correct:"""
+
 [rewards.exact]
 adapter = "exact_match"
 
