@@ -10,7 +10,8 @@ from rich.console import Console
 
 from rolecall.api import ModelDemand, ModelId, Nodes, PlacementJob, RoleDemand, RoleName
 from rolecall.placement.preflight import plan_placement
-from rolecall.placement.render import plan_to_json, render_map
+from rolecall.placement.pictures.plan_json import plan_to_json
+from rolecall.placement.pictures.terminal_map import render_map
 from rolecall_placement.defer import Defer
 
 ROOT = Path(__file__).parents[2]

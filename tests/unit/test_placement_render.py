@@ -21,7 +21,8 @@ from rolecall.api import (
     RoleName,
 )
 from rolecall.placement.preflight import plan_placement
-from rolecall.placement.render import plan_to_json, render_map
+from rolecall.placement.pictures.plan_json import plan_to_json
+from rolecall.placement.pictures.terminal_map import render_map
 from rolecall_placement.decoupled import Decoupled
 from rolecall_placement.defer import Defer
 from rolecall_placement.split import Split

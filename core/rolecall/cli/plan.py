@@ -19,7 +19,8 @@ from rich.text import Text
 from rolecall.cli.plugin_traceback import plugin_traceback
 from rolecall.errors import ConfigError, PlacementRefused, Refusal
 from rolecall.job.prepare import prepare_job
-from rolecall.placement.render import PLAN_SCHEMA_VERSION, plan_to_json, render_map
+from rolecall.placement.pictures.plan_json import PLAN_SCHEMA_VERSION, plan_to_json
+from rolecall.placement.pictures.terminal_map import render_map
 from rolecall.placement.wording import counted
 
 JOB_FILE_IS_WRONG = 2

@@ -16,7 +16,7 @@ from rich.live import Live
 from rolecall.cli.progress import RunProgress, live_view, plain_lines
 from rolecall.cli.report import samples_table, timeline
 from rolecall.errors import JobError
-from rolecall.placement.render import render_map
+from rolecall.placement.pictures.terminal_map import render_map
 
 if TYPE_CHECKING:
     from rolecall.config.resolve import ResolvedJob

@@ -23,7 +23,7 @@ from rolecall.interfaces.placement_mode import Arrangement, PlacementMode
 from rolecall.placement.contract_checks import contract_breaches
 from rolecall.placement.plan import PlacementJob, PlacementPlan, ReplicaPlacement
 from rolecall.placement.preflight import check_plan, plan_placement
-from rolecall.placement.render import plan_to_json
+from rolecall.placement.pictures.plan_json import plan_to_json
 from rolecall.plugins.host import PluginHost
 from rolecall.plugins.kinds import PluginKind
 from rolecall.testing.demands import placement_job, role_demand

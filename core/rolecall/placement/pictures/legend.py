@@ -1,0 +1,138 @@
+"""What every picture of a plan says in words: its headline, its legend, its notes. Pure text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from attrs import frozen
+
+from rolecall.ids import ModelId, RoleName
+from rolecall.placement.occupancy import Occupancy
+from rolecall.placement.pictures.blocks import Row, Span
+from rolecall.placement.pictures.marks import Mark
+from rolecall.placement.plan import REFERENCE_RESERVATION, PlacementPlan, ReplicaPlacement, Tenant
+from rolecall.placement.wording import bundle_runs, counted
+
+TITLES = ("", "role", "model", "engines", "pool", "bundles", "device share")
+
+
+@frozen(kw_only=True)
+class LegendLine:
+    """One model of a role, or one training role; ``cells`` are what stands under ``TITLES``."""
+
+    mark: Mark
+    cells: tuple[str, ...]
+
+
+def headline(plan: PlacementPlan) -> str:
+    """Return what the layout is, in half a line; without the mode's name, which goes before it."""
+    if not plan.pools:
+        return "no role needs a device"
+    devices = sum(pool.devices for pool in plan.pools)
+    resources = " + ".join(dict.fromkeys(pool.resource for pool in plan.pools))
+    turns = (
+        "1 phase: all roles awake together"
+        if len(plan.phases) == 1
+        else f"{len(plan.phases)} phases, one at a time"
+    )
+    return f"{devices} {resources} in {counted(len(plan.pools), 'pool')} · {turns}"
+
+
+def legend(plan: PlacementPlan, occupancy: Occupancy, marks: Mapping[RoleName, Mark]) -> Iterator[LegendLine]:
+    """Return a line for each model of each role, then one for each training role."""
+    by_model: dict[tuple[RoleName, ModelId], list[ReplicaPlacement]] = {}
+    for replica in plan.replicas:
+        by_model.setdefault((replica.role, replica.model), []).append(replica)
+    for (role, model), replicas in by_model.items():
+        engines = f"{len(replicas)} × {counted(len(replicas[0].bundles), 'device')}"
+        yield _line(marks[role], (role, model, engines), replicas, occupancy)
+    for placement in plan.training:
+        processes = "1 process" if len(placement.bundles) == 1 else f"{len(placement.bundles)} processes"
+        whose = "" if placement.process == placement.role else f" of {placement.process}"
+        words = (placement.role, "(training)", processes + whose)
+        yield _line(marks[placement.role], words, [placement], occupancy)
+
+
+def _line(
+    mark: Mark, words: tuple[str, str, str], tenants: Sequence[Tenant], occupancy: Occupancy
+) -> LegendLine:
+    shares = dict.fromkeys(
+        share_text(occupancy.share(tenant.pool_id, bundle))
+        for tenant in tenants
+        for bundle in (tenant.bundles[:1] if isinstance(tenant, ReplicaPlacement) else tenant.bundles)
+    )
+    return LegendLine(
+        mark=mark,
+        cells=(
+            mark.letter,
+            *words,
+            ", ".join(dict.fromkeys(tenant.pool_id for tenant in tenants)),
+            bundle_runs(bundle for tenant in tenants for bundle in tenant.bundles),
+            " or ".join(shares),
+        ),
+    )
+
+
+def share_text(share: float) -> str:
+    """Return a device share for people.
+
+    >>> share_text(1.0), share_text(0.3333)
+    ('1', '0.3333')
+    """
+    return "1" if share == REFERENCE_RESERVATION else f"{share:.4g}"
+
+
+def notes(plan: PlacementPlan, occupancy: Occupancy) -> Iterator[str]:
+    """Say who takes turns with whom, a sentence for each set of roles, and which bundles nobody uses."""
+    groups: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    for (pool_id, bundle), tenants in occupancy.tenants.items():
+        if len(tenants) > 1:
+            names = tuple(dict.fromkeys(_process(tenant) for tenant in tenants))
+            groups.setdefault((pool_id, names), []).append(bundle)
+    for (pool_id, names), bundles in groups.items():
+        if len(names) > 1:
+            who = f"{', '.join(names[:-1])} and {names[-1]}"
+            yield f"{who} take turns on bundle {bundle_runs(bundles)}{_of_pool(plan, pool_id)}."
+    for pool in plan.pools:
+        free = [bundle for bundle in range(pool.devices) if (pool.pool_id, bundle) not in occupancy.tenants]
+        if free:
+            yield f"Nobody uses bundle {bundle_runs(free)}{_of_pool(plan, pool.pool_id)}."
+
+
+def _process(tenant: Tenant) -> RoleName:
+    return tenant.role if isinstance(tenant, ReplicaPlacement) else tenant.process
+
+
+def _of_pool(plan: PlacementPlan, pool_id: str) -> str:
+    return f" of pool {pool_id}" if len(plan.pools) > 1 else ""
+
+
+def details(row: Row, span: Span, occupancy: Occupancy) -> Iterator[str]:
+    """Say all there is to know of an engine or a trainer's process, for somebody who points at it."""
+    tenant = span.tenant
+    pool = next(pool for pool in row.plan.pools if pool.pool_id == tenant.pool_id)
+    here = occupancy.tenants[tenant.pool_id, span.first]
+    if isinstance(tenant, ReplicaPlacement):
+        yield f"{tenant.role}: engine {tenant.engine}"
+        yield f"model {tenant.model}"
+    else:
+        yield f"{tenant.role}: a process of the trainer"
+        inside = [mate.role for mate in here if mate.role != tenant.role and _process(mate) == tenant.process]
+        if inside:
+            yield f"in it: {', '.join(inside)}"
+    first, last = (pool.nodes.node_of(bundle)[0] for bundle in (span.first, span.stop - 1))
+    nodes = f"node {first}" if first == last else f"nodes {first}-{last}"
+    bundles = range(span.first, span.stop)
+    yield f"bundle{'s' if len(bundles) > 1 else ''} {bundle_runs(bundles)} on {nodes} of pool {pool.pool_id}"
+    yield f"phase {row.label}"
+    share = share_text(occupancy.share(tenant.pool_id, span.first))
+    whose = "its first device" if len(bundles) > 1 else "its device"
+    yield f"reserves {share} of {whose} in Ray"
+    others = dict.fromkeys(
+        _process(other)
+        for bundle in bundles
+        for other in occupancy.tenants[tenant.pool_id, bundle]
+        if _process(other) != _process(tenant)
+    )
+    if others:
+        yield f"asleep while {' or '.join(others)} {'is' if len(others) == 1 else 'are'} awake"
