@@ -18,6 +18,7 @@ from attrs import define
 from rolecall.errors import CleanupPendingError, ClusterError, PlacementRefused, Refusal
 from rolecall.placement.binding import BundleProbe
 from rolecall.placement.group_port import BlockingClock, GroupHandle, GroupPort, PoolGroup, ResourceOffer
+from rolecall.placement.node_choice import choose_nodes
 from rolecall.placement.plan import Pool
 from rolecall.placement.wording import bundle_runs, counted
 
@@ -85,9 +86,12 @@ class PoolGroups:
         """
         try:
             self._check_borrowed()
+            nodes = self._choose_nodes()
             for pool_id, group in self._owned.items():
                 pool = self._pools[pool_id]
-                group.handle = self._port.create(group.name, [{pool.resource: 1.0}] * pool.devices)
+                group.handle = self._port.create(
+                    group.name, [{pool.resource: 1.0}] * pool.devices, nodes.get(pool_id)
+                )
             self._await_ready(timeout_s)
         except BaseException as error:
             self.remove_after(error)
@@ -185,6 +189,15 @@ class PoolGroups:
         if refusals:
             raise PlacementRefused(refusals)
 
+    def _choose_nodes(self) -> dict[str, tuple[str, ...]]:
+        """Return the nodes of each pool's bundles; none for pools whose nodes the cluster has to find."""
+        chosen: dict[str, tuple[str, ...]] = {}
+        pools = [self._pools[pool_id] for pool_id in self._owned]
+        for resource in dict.fromkeys(pool.resource for pool in pools):
+            free = {node.node_id: int(node.free) for node in self._port.offer(resource).nodes}
+            chosen |= choose_nodes([pool for pool in pools if pool.resource == resource], free) or {}
+        return chosen
+
     def _await_ready(self, timeout_s: float) -> None:
         ends_s = self._clock.now_s() + timeout_s
         waiting = self.handles
@@ -214,9 +227,9 @@ def _not_ready(pools: Sequence[Pool], port: GroupPort, timeout_s: float) -> str:
 
 
 def _offered(resource: str, offer: ResourceOffer) -> str:
-    if not offer.per_node:
+    if not offer.nodes:
         return f"The cluster has no {resource}"
-    nodes = ", ".join(f"{node}: {count:g}" for node, count in offer.per_node.items())
+    nodes = ", ".join(f"{node.name}: {node.total:g}" for node in offer.nodes)
     return f"The cluster has {offer.total:g} {resource} ({nodes}), {offer.free:g} of them free"
 
 

@@ -14,6 +14,7 @@ from math import ceil
 from typing import Any
 
 import ray
+from ray._private.state import available_resources_per_node  # Ray has no public name for it
 from ray.exceptions import RayError
 from ray.util.placement_group import (
     PlacementGroup,
@@ -26,19 +27,31 @@ from ray.util.placement_group import (
 from rolecall.cluster.scheduling import in_bundle
 from rolecall.errors import ClusterError
 from rolecall.placement.binding import NAMED_DEVICES, BundleProbe
-from rolecall.placement.group_port import PoolGroup, ResourceOffer
+from rolecall.placement.group_port import NodeOffer, PoolGroup, ResourceOffer
 from rolecall.placement.wording import bundle_runs
 
 PROBE_SHARE = 0.0001
 """Ray's smallest share: a probe fits beside whatever tenants a borrowed bundle already has."""
 
 
+NODE_LABEL = "ray.io/node-id"
+"""Label that Ray itself puts on every node."""
+
+
 class RayGroups:
     """Placement groups of the Ray cluster that this process is connected to."""
 
-    def create(self, name: str, bundles: Sequence[Mapping[str, float]]) -> PlacementGroup:
+    def create(
+        self, name: str, bundles: Sequence[Mapping[str, float]], nodes: Sequence[str] | None
+    ) -> PlacementGroup:
         with _translated(f"placement group {name} could not be created"):
-            return placement_group([dict(bundle) for bundle in bundles], strategy="PACK", name=name)
+            pinned = None if nodes is None else [{NODE_LABEL: node} for node in nodes]
+            return placement_group(
+                [dict(bundle) for bundle in bundles],
+                strategy="PACK",
+                name=name,
+                bundle_label_selector=pinned,  # pyright: ignore[reportArgumentType]  None is Ray's own default
+            )
 
     def find(self, name: str) -> PlacementGroup | None:
         with _translated(f"placement group {name} could not be looked up"):
@@ -95,12 +108,19 @@ class RayGroups:
 
     def offer(self, resource: str) -> ResourceOffer:
         with _translated("the cluster's resources could not be read"):
-            per_node = {
-                f"node {node['NodeManagerAddress']}/{node['NodeID'][:8]}": float(node["Resources"][resource])
-                for node in ray.nodes()
-                if node["Alive"] and resource in node["Resources"]
-            }
-            return ResourceOffer(per_node=per_node, free=float(ray.available_resources().get(resource, 0.0)))
+            free = available_resources_per_node()
+            return ResourceOffer(
+                nodes=tuple(
+                    NodeOffer(
+                        node_id=node["NodeID"],
+                        name=f"node {node['NodeManagerAddress']}/{node['NodeID'][:8]}",
+                        total=float(node["Resources"][resource]),
+                        free=float(free.get(node["NodeID"], {}).get(resource, 0.0)),
+                    )
+                    for node in ray.nodes()
+                    if node["Alive"] and resource in node["Resources"]
+                )
+            )
 
     def _state(self, group: PlacementGroup) -> str | None:
         return placement_group_table(group).get("state")

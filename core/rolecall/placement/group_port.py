@@ -18,15 +18,28 @@ GroupHandle = Any
 
 
 @frozen(kw_only=True)
-class ResourceOffer:
-    """What the cluster has of one resource: devices on each live node by name, and free in all."""
+class NodeOffer:
+    """What one live node has of a resource. ``node_id`` is the cluster's name of it, ``name`` people's."""
 
-    per_node: Mapping[str, float]
+    node_id: str
+    name: str
+    total: float
     free: float
+
+
+@frozen(kw_only=True)
+class ResourceOffer:
+    """What the cluster has of one resource; only nodes that have some of it."""
+
+    nodes: tuple[NodeOffer, ...] = ()
 
     @property
     def total(self) -> float:
-        return sum(self.per_node.values())
+        return sum(node.total for node in self.nodes)
+
+    @property
+    def free(self) -> float:
+        return sum(node.free for node in self.nodes)
 
 
 @frozen(kw_only=True)
@@ -42,8 +55,14 @@ class PoolGroup:
 class GroupPort(Protocol):
     """Placement groups of one cluster."""
 
-    def create(self, name: str, bundles: Sequence[Mapping[str, float]]) -> GroupHandle:
-        """Ask for a group, packed on as few nodes as possible; returns before it is ready."""
+    def create(
+        self, name: str, bundles: Sequence[Mapping[str, float]], nodes: Sequence[str] | None
+    ) -> GroupHandle:
+        """Ask for a group; returns before it is ready.
+
+        ``nodes`` are the ids of the nodes that the bundles have to be on; None leaves it to the cluster,
+        which packs them on as few nodes as it can.
+        """
         ...
 
     def find(self, name: str) -> GroupHandle | None:

@@ -6,6 +6,7 @@ raises at a chosen call, :class:`TurnedClock` is time that moves only when it is
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from attrs import define, field
 
 from rolecall.errors import ClusterError
 from rolecall.placement.binding import NAMED_DEVICES, BundleProbe
-from rolecall.placement.group_port import GroupPort, PoolGroup, ResourceOffer
+from rolecall.placement.group_port import GroupPort, NodeOffer, PoolGroup, ResourceOffer
 
 
 @define
@@ -36,6 +37,7 @@ class FakeGroup:
     name: str
     resource: str
     bundles: tuple[Mapping[str, float], ...]
+    nodes: tuple[str, ...] | None = None
     places: list[tuple[str, int]] | None = None
     removed: bool = False
 
@@ -60,9 +62,12 @@ class FakeGroups:
     def live_names(self) -> list[str]:
         return [group.name for group in self.groups if not group.removed]
 
-    def create(self, name: str, bundles: Sequence[Mapping[str, float]]) -> FakeGroup:
+    def create(
+        self, name: str, bundles: Sequence[Mapping[str, float]], nodes: Sequence[str] | None = None
+    ) -> FakeGroup:
         (resource,) = {key for bundle in bundles for key in bundle}
-        group = FakeGroup(name=name, resource=resource, bundles=tuple(bundles))
+        wanted = None if nodes is None else tuple(nodes)
+        group = FakeGroup(name=name, resource=resource, bundles=tuple(bundles), nodes=wanted)
         self.groups.append(group)
         return group
 
@@ -71,8 +76,8 @@ class FakeGroups:
 
     def wait_ready(self, group: FakeGroup, timeout_s: float) -> bool:
         free = self._free() if group.resource == self.resource else []
-        if group.places is None and len(free) >= len(group.bundles):
-            group.places = free[::-1][: len(group.bundles)]
+        if group.places is None:
+            group.places = _places(group, free[::-1])
         if group.places is None:
             self.clock.sleep(timeout_s)
         return group.places is not None
@@ -108,14 +113,31 @@ class FakeGroups:
 
     def offer(self, resource: str) -> ResourceOffer:
         if resource != self.resource:
-            return ResourceOffer(per_node={}, free=0)
-        per_node = {node: float(devices) for node, devices in self.nodes.items()}
-        return ResourceOffer(per_node=per_node, free=float(len(self._free())))
+            return ResourceOffer()
+        free = Counter(node for node, _ in self._free())
+        return ResourceOffer(
+            nodes=tuple(
+                NodeOffer(node_id=node, name=node, total=devices, free=free[node])
+                for node, devices in self.nodes.items()
+            )
+        )
 
     def _free(self) -> list[tuple[str, int]]:
         taken = {place for group in self.groups if not group.removed for place in group.places or ()}
         devices = [(node, device) for node, count in self.nodes.items() for device in range(count)]
         return [place for place in devices if place not in taken]
+
+
+def _places(group: FakeGroup, free: list[tuple[str, int]]) -> list[tuple[str, int]] | None:
+    """Give each bundle the first free device on its node; None if one has none."""
+    places: list[tuple[str, int]] = []
+    for node in group.nodes or (None,) * len(group.bundles):
+        place = next((place for place in free if node in (None, place[0])), None)
+        if place is None:
+            return None
+        free.remove(place)
+        places.append(place)
+    return places
 
 
 @define
