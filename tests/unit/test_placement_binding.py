@@ -20,9 +20,11 @@ from rolecall.api import (
     Refusal,
     ReplicaPlacement,
     RoleName,
+    TrainingPlacement,
 )
 from rolecall.errors import PlacementRefused
-from rolecall.placement.binding import BoundPlan, BundleProbe, bind
+from rolecall.placement.binding import bind
+from rolecall.placement.bound import BoundPlan, BundleProbe
 
 
 def replica(role: str, *bundles: int, index: int = 0, pool: str = "p") -> ReplicaPlacement:
@@ -35,17 +37,26 @@ def replica(role: str, *bundles: int, index: int = 0, pool: str = "p") -> Replic
     )
 
 
+def training(role: str, *bundles: int, on: str | None = None, pool: str = "p") -> TrainingPlacement:
+    return TrainingPlacement(role=RoleName(role), process=RoleName(on or role), pool_id=pool, bundles=bundles)
+
+
 def plan(
-    *replicas: ReplicaPlacement, devices: int = 8, per_node: int = 8, resource: str = "GPU", pools: str = "p"
+    *tenants: ReplicaPlacement | TrainingPlacement,
+    devices: int = 8,
+    per_node: int = 8,
+    resource: str = "GPU",
+    pools: str = "p",
 ) -> PlacementPlan:
-    roles = dict.fromkeys(one.role for one in replicas)
+    roles = dict.fromkeys(one.role for one in tenants)
     return PlacementPlan(
         mode="some",
         pools=tuple(
             Pool(pool_id=pool, resource=resource, nodes=Nodes.equal(devices, per_node=per_node))
             for pool in pools
         ),
-        replicas=replicas,
+        replicas=tuple(one for one in tenants if isinstance(one, ReplicaPlacement)),
+        training=tuple(one for one in tenants if isinstance(one, TrainingPlacement)),
         phases=tuple(Phase(name=role, roles=(role,)) for role in roles),
     )
 
@@ -161,6 +172,35 @@ def test_devices_that_ray_does_not_name_are_numbered_on_each_node_over_all_pools
     assert bound == bind(planned, found)
 
 
+# --- training ---------------------------------------------------------------------------
+
+
+@given(seed=st.integers(0, 10_000))
+def test_training_roles_get_the_devices_of_the_plan_and_an_actors_share_of_each(seed: int) -> None:
+    """The reference model is inside the actor, so bundles 0 and 1 have two actors each: a writer and that."""
+    planned = plan(
+        replica("writer", 0, 1), replica("judge", 4, 5),
+        training("actor", 0, 1, 2, 3), training("reference", 0, 1, on="actor"), training("critic", 4),
+        devices=6, per_node=4,
+    )  # fmt: skip
+    found = shuffled(probes([0, 1], [4, 5, 6, 7]), seed)
+    bound = bind(planned, found)
+    actor, reference, critic = bound.training
+    assert [(one.node_id, one.device_id, one.reservation) for one in actor.devices] == [
+        ("node1", "4", 0.5), ("node1", "5", 0.5), ("node1", "6", 1.0), ("node1", "7", 1.0)
+    ]  # fmt: skip
+    assert reference.devices == actor.devices[:2]
+    assert [(one.node_id, one.device_id, one.reservation) for one in critic.devices] == [("node0", "0", 0.5)]
+    where = {probe.bundle: (probe.node_id, probe.node_ip, probe.device_ids[0]) for probe in found}
+    for one in (*actor.devices, *critic.devices):
+        assert where[one.bundle] == (one.node_id, one.node_ip, one.device_id)
+
+
+def test_a_trainer_may_straddle_nodes_and_have_scattered_devices() -> None:
+    bound = bind(plan(training("actor", 0, 1, 2, 3), devices=4, per_node=4), probes([0, 5], [1, 7]))
+    assert [one.device_id for one in bound.training[0].devices] == ["0", "5", "1", "7"]
+
+
 # --- refusals ---------------------------------------------------------------------------
 
 
@@ -192,11 +232,11 @@ def test_an_unknown_pool_is_refused() -> None:
 
 
 def test_a_slice_outside_the_group_is_refused_by_name() -> None:
-    planned = plan(replica("writer", 0, 1), replica("judge", 2, 3), devices=4)
+    planned = plan(replica("writer", 0, 1), replica("judge", 2, 3), training("actor", 0, 1, 2), devices=4)
     (refusal,) = refusals(planned, probes([0, 1]))
     assert refusal.code == "slice-outside-group"
     assert "shows 2, without bundle 2-3" in refusal.message
-    assert "outside it: judge's m/replica-0 (bundle 2-3)" in refusal.message
+    assert "outside it: judge's m/replica-0 (bundle 2-3), training role actor (bundle 0-2)" in refusal.message
 
 
 @pytest.mark.parametrize(("resource", "ids"), [("GPU", ()), ("GPU", ("1", "2")), ("slot", ("1", "2"))])
@@ -219,6 +259,28 @@ def test_two_bundles_on_one_device_are_refused_also_across_pools() -> None:
         'device 3 of node 10.0.0.1/node0 is in several bundles: 0 of pool "p", 0 of pool "q"'
         in refusal.message
     )
+
+
+@pytest.mark.parametrize(
+    ("resource", "device", "addresses", "codes"),
+    [
+        ("GPU", 3, ("10.0.0.1", "10.0.0.1"), {"device-twice"}),
+        ("GPU", 3, ("10.0.0.1", "10.0.0.2"), set[str]()),
+        ("GPU", "GPU-1f", ("10.0.0.1", "10.0.0.1"), {"device-twice"}),
+        ("GPU", "GPU-1f", ("10.0.0.1", "10.0.0.2"), {"device-twice"}),
+        ("slot", None, ("10.0.0.1", "10.0.0.1"), set[str]()),
+    ],
+)
+def test_ray_nodes_of_one_machine_may_not_offer_one_gpu_twice(
+    resource: str, device: int | str | None, addresses: tuple[str, str], codes: set[str]
+) -> None:
+    planned = plan(replica("writer", 0), replica("judge", 1), devices=2, per_node=1, resource=resource)
+    found = [
+        evolve(probe, node_ip=address)
+        for probe, address in zip(probes([device], [device]), addresses, strict=True)
+    ]
+    bound = bound_or_codes(planned, found)
+    assert bound == codes if codes else isinstance(bound, BoundPlan)
 
 
 def test_a_worker_on_two_nodes_is_refused() -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rolecall.api import Nodes, Pool
 from rolecall.cluster.pool_groups import CLEAN_UP_S, PoolGroups
 from rolecall.errors import CleanupPendingError, ClusterError, PlacementRefused
+from rolecall.placement.node_choice import choose_nodes
 from rolecall.testing.fake_groups import FakeGroups, FaultyGroups
 
 
@@ -58,7 +64,7 @@ def test_a_resource_that_no_node_has_is_named() -> None:
 @pytest.mark.parametrize("error", [ClusterError("no"), ValueError("no"), KeyboardInterrupt()])
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(
-    ("method", "at"), [("create", 1), ("create", 2), ("wait_ready", 1), ("wait_ready", 2)]
+    ("method", "at"), [("offer", 1), ("create", 1), ("create", 2), ("wait_ready", 1), ("wait_ready", 2)]
 )
 def test_an_error_at_any_step_of_creation_leaves_no_group(
     method: str, at: int, after: bool, error: BaseException
@@ -119,6 +125,59 @@ def test_a_clean_up_that_fails_after_a_failed_creation_names_both() -> None:
     cluster.unremovable.clear()
     groups.remove(5)
     assert cluster.live_names == []
+
+
+# --- which nodes ------------------------------------------------------------------------
+
+
+def test_small_pools_share_a_node_so_that_a_large_engine_finds_one_whole() -> None:
+    """A cluster that is left to itself gives the first two the emptiest nodes, one each."""
+    cluster = FakeGroups(nodes={"a": 4, "b": 4})
+    groups = groups_on(cluster, pool("judge", 2), pool("scorer", 2), pool("writer", 4))
+    groups.create(10)
+    on = {probe.pool_id: probe.node_id for probe in groups.probe(10)}
+    assert on["judge"] == on["scorer"] != on["writer"]
+    assert len({(probe.pool_id, probe.node_id) for probe in groups.probe(10)}) == 3
+
+
+def test_where_no_choice_is_found_the_cluster_finds_the_nodes() -> None:
+    cluster = FakeGroups(nodes={"a": 3, "b": 3})
+    groups = groups_on(cluster, pool("writer", 4))
+    groups.create(10)
+    assert {probe.node_id for probe in groups.probe(10)} == {"a", "b"}
+
+
+@given(
+    sizes=st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3), min_size=1, max_size=4),
+    free=st.lists(st.integers(0, 6), min_size=1, max_size=6),
+)
+def test_chosen_nodes_have_room_and_a_pools_parts_are_apart(sizes: list[list[int]], free: list[int]) -> None:
+    pools = [
+        Pool(pool_id=f"p{number}", resource="device_slot", nodes=Nodes.of(parts))
+        for number, parts in enumerate(sizes)
+    ]
+    rooms = {f"n{number}": count for number, count in enumerate(free)}
+    chosen = choose_nodes(pools, rooms)
+    if chosen is None:
+        return
+    for one, parts in zip(pools, sizes, strict=True):
+        names = iter(chosen[one.pool_id])
+        on = [{next(names) for _ in range(size)} for size in parts]
+        assert all(len(nodes) == 1 for nodes in on)
+        assert len(set[str]().union(*on)) == len(parts)
+        assert next(names, None) is None
+    taken = Counter(name for nodes in chosen.values() for name in nodes)
+    assert all(taken[name] <= room for name, room in rooms.items())
+
+
+@given(sizes=st.lists(st.integers(1, 8), min_size=1, max_size=6), seed=st.integers(0, 99))
+def test_a_pool_that_takes_every_node_always_finds_them(sizes: list[int], seed: int) -> None:
+    free = list(sizes)
+    random.Random(seed).shuffle(free)
+    every = Pool(pool_id="all", resource="device_slot", nodes=Nodes.of(sizes))
+    chosen = choose_nodes([every], {str(number): count for number, count in enumerate(free)})
+    assert chosen is not None
+    assert Counter(Counter(chosen["all"]).values()) == Counter(sizes)
 
 
 # --- borrowed groups --------------------------------------------------------------------

@@ -16,11 +16,12 @@ from collections.abc import Mapping, Sequence
 from attrs import define
 
 from rolecall.errors import CleanupPendingError, ClusterError, PlacementRefused, Refusal
-from rolecall.placement.binding import BundleProbe
+from rolecall.placement.binding_checks import refuse_borrowed_sizes
+from rolecall.placement.bound import BundleProbe
 from rolecall.placement.group_port import BlockingClock, GroupHandle, GroupPort, PoolGroup, ResourceOffer
 from rolecall.placement.node_choice import choose_nodes
 from rolecall.placement.plan import Pool
-from rolecall.placement.wording import bundle_runs, counted
+from rolecall.placement.wording import counted
 
 LOOK_AGAIN_S = 0.05
 """Pause between two looks at whether a group is gone."""
@@ -174,18 +175,7 @@ class PoolGroups:
                     f" {', '.join(self._pools)}"
                 )
             sizes = [bundle.get(pool.resource, 0.0) for bundle in self._port.bundles(handle)]
-            wrong = [index for index, size in enumerate(sizes) if size != 1.0]
-            if wrong:
-                refusals.append(
-                    Refusal(
-                        code="borrowed-bundle-size",
-                        key="placement.resource",
-                        message=f'the placement group lent for pool "{pool_id}" must have one {pool.resource}'
-                        f" in each bundle; bundle {bundle_runs(wrong)} has"
-                        f" {', '.join(f'{sizes[index]:g}' for index in wrong)}",
-                        fix=f'lend a group of bundles {{"{pool.resource}": 1}}',
-                    )
-                )
+            refusals += refuse_borrowed_sizes(pool, sizes)
         if refusals:
             raise PlacementRefused(refusals)
 

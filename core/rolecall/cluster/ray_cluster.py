@@ -16,7 +16,8 @@ from ray.util.placement_group import PlacementGroup
 
 from rolecall.cluster.pool_groups import PoolGroups
 from rolecall.cluster.ray_groups import RayGroups, WallClock
-from rolecall.placement.binding import BoundPlan, BundleProbe, bind
+from rolecall.placement.binding import bind
+from rolecall.placement.bound import BoundPlan, BundleProbe
 from rolecall.placement.group_port import BlockingClock, GroupPort
 from rolecall.placement.plan import PlacementPlan
 

@@ -26,7 +26,7 @@ from ray.util.placement_group import (
 
 from rolecall.cluster.scheduling import in_bundle
 from rolecall.errors import ClusterError
-from rolecall.placement.binding import NAMED_DEVICES, BundleProbe
+from rolecall.placement.bound import NAMED_DEVICES, BundleProbe
 from rolecall.placement.group_port import NodeOffer, PoolGroup, ResourceOffer
 from rolecall.placement.wording import bundle_runs
 

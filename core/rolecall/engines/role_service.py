@@ -42,7 +42,7 @@ from rolecall.events.hub_actor import remote_emitter
 from rolecall.ids import EngineId, FencingToken, ModelId, RoleName
 from rolecall.interfaces.engine_backend import WeightsGroup, WeightUpdate
 from rolecall.interfaces.role import WeightSource
-from rolecall.placement.binding import BoundPlan
+from rolecall.placement.bound import BoundPlan
 from rolecall.placement.demand import model_demand
 from rolecall.routers.keeper import RouterKeeper, RouterPlace
 from rolecall.routers.pairs import halves

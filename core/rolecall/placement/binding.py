@@ -21,216 +21,100 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from rolecall.errors import PlacementRefused, Refusal
-from rolecall.ids import RoleName
+from rolecall.placement import binding_checks as checks
+from rolecall.placement.binding_checks import Part
+from rolecall.placement.bound import (
+    BoundDevice,
+    BoundPlan,
+    BoundReplica,
+    BoundTraining,
+    BoundWorker,
+    BundleProbe,
+)
 from rolecall.placement.nodes import Nodes
 from rolecall.placement.occupancy import Occupancy
-from rolecall.placement.plan import PlacementPlan, ReplicaPlacement
-from rolecall.placement.wording import bundle_runs, counted
+from rolecall.placement.plan import PlacementPlan, ReplicaPlacement, TrainingPlacement
 
-NAMED_DEVICES = "GPU"
-"""The Ray resource whose devices Ray gives ids; all others are numbered here."""
-
-
-@frozen(kw_only=True)
-class BundleProbe:
-    """What was found in one bundle of a pool's placement group.
-
-    ``bundle`` is the group's own index. ``device_ids`` are physical ids as text, exactly one;
-    empty where Ray knows no ids for the resource.
-    """
-
-    pool_id: str
-    bundle: int
-    node_id: str
-    node_ip: str
-    device_ids: tuple[str, ...]
-
-
-@frozen(kw_only=True)
-class BoundWorker:
-    """A replica's part on one node.
-
-    ``bundles`` are indices of the real placement group, the i-th holding device
-    ``device_ids[i]``; the worker's actor belongs in the first. ``reservation`` is the share of
-    that bundle's device that the actor reserves.
-    """
-
-    node_id: str
-    node_ip: str
-    bundles: tuple[int, ...]
-    device_ids: tuple[str, ...]
-    reservation: float
-
-
-@frozen(kw_only=True)
-class BoundReplica:
-    """A replica on real devices; workers in node-rank order, the first is the head."""
-
-    placement: ReplicaPlacement
-    workers: tuple[BoundWorker, ...]
-
-
-@frozen(kw_only=True)
-class BoundPlan:
-    """A plan with every replica bound, in the plan's order."""
-
-    plan: PlacementPlan
-    replicas: tuple[BoundReplica, ...]
-
-    def replicas_of(self, role: RoleName) -> tuple[BoundReplica, ...]:
-        return tuple(replica for replica in self.replicas if replica.placement.role == role)
+Layout = Mapping[int, BundleProbe]
+"""What was found for each planned bundle of a pool."""
 
 
 def bind(plan: PlacementPlan, probes: Iterable[BundleProbe]) -> BoundPlan:
-    """Bind every replica of ``plan`` to probed bundles; the probes may come in any order.
+    """Bind every replica and training role of ``plan`` to probed bundles, which may come in any order.
 
     Raises:
         PlacementRefused: the bundles are not what the plan needs; carries every reason.
     """
     found = list(probes)
-    refusals = [*_refuse_wrong_bundles(plan, found), *_refuse_wrong_device_count(plan, found)]
+    refusals: list[Refusal] = [
+        *checks.refuse_unknown_pools(plan, found),
+        *checks.refuse_unknown_bundles(plan, found),
+        *checks.refuse_duplicate_bundles(plan, found),
+        *checks.refuse_missing_bundles(plan, found),
+        *checks.refuse_wrong_device_count(plan, found),
+    ]
     if refusals:
         # Which device is which can't be said from wrong reports.
         raise PlacementRefused(refusals)
-    found = _number_unnamed_devices(plan, found)
-    refusals += _refuse_device_twice(found)
-    nodes = {pool.pool_id: pool.nodes for pool in plan.pools}
-    of_pool: dict[str, list[BundleProbe]] = {pool.pool_id: [] for pool in plan.pools}
-    for probe in found:
-        of_pool[probe.pool_id].append(probe)
-    layout = {pool: _on_planned_nodes(nodes[pool], _node_by_node(probes)) for pool, probes in of_pool.items()}
+    named, unnamed = _number_unnamed_devices(plan, found)
+    refusals += [
+        *checks.refuse_device_twice(named, named=True),
+        *checks.refuse_device_twice(unnamed, named=False),
+    ]
+    layout = _layout(plan, [*named, *unnamed])
     occupancy = Occupancy.of(plan)
+    nodes = {pool.pool_id: pool.nodes for pool in plan.pools}
     replicas: list[BoundReplica] = []
     for placement in plan.replicas:
         parts = _parts(placement, nodes[placement.pool_id], layout[placement.pool_id], occupancy)
         problems = [
-            *_refuse_split_worker(placement, parts),
-            *_refuse_scattered_devices(placement, parts),
-            *_refuse_node_twice(placement, parts),
+            *checks.refuse_split_worker(placement, parts),
+            *checks.refuse_scattered_devices(placement, parts),
+            *checks.refuse_node_twice(placement, parts),
         ]
         refusals += problems
         if not problems:
             replicas.append(_bound(placement, parts))
     if refusals:
         raise PlacementRefused(refusals)
-    return BoundPlan(plan=plan, replicas=tuple(replicas))
-
-
-# --- the reports ------------------------------------------------------------------------
-
-
-def _refuse_wrong_bundles(plan: PlacementPlan, probes: Sequence[BundleProbe]) -> list[Refusal]:
-    """Every bundle of every pool reported once, and nothing else did."""
-    refusals: list[Refusal] = []
-    pools = {pool.pool_id: pool for pool in plan.pools}
-    reported = Counter((probe.pool_id, probe.bundle) for probe in probes)
-    for (pool_id, bundle), count in reported.items():
-        pool = pools.get(pool_id)
-        if pool is None:
-            refusals.append(
-                _group_refusal(
-                    "unknown-pool", f'bundle {bundle} reported for pool "{pool_id}", which is not planned'
-                )
-            )
-        elif not 0 <= bundle < pool.devices:
-            refusals.append(
-                _group_refusal(
-                    "unknown-bundle",
-                    f'bundle {bundle} reported in pool "{pool_id}", which is planned with'
-                    f" {counted(pool.devices, 'bundle')} (0-{pool.devices - 1})",
-                )
-            )
-        elif count > 1:
-            refusals.append(
-                _group_refusal(
-                    "duplicate-bundle", f'bundle {bundle} of pool "{pool_id}" reported {count} times'
-                )
-            )
-    for pool in plan.pools:
-        missing = [bundle for bundle in range(pool.devices) if (pool.pool_id, bundle) not in reported]
-        if not missing:
-            continue
-        lost = [
-            f"{replica.role}'s {replica.engine} (bundle {bundle_runs(replica.bundles)})"
-            for replica in plan.replicas
-            if replica.pool_id == pool.pool_id and replica.bundles[-1] >= pool.devices - len(missing)
-        ]
-        hits = f"; outside it: {', '.join(lost)}" if lost else ""
-        refusals.append(
-            _group_refusal(
-                "slice-outside-group",
-                f'pool "{pool.pool_id}" is planned with {counted(pool.devices, "bundle")}, but its'
-                f" placement group shows {pool.devices - len(missing)}, without bundle"
-                f" {bundle_runs(missing)}{hits}",
-            )
-        )
-    return refusals
-
-
-def _refuse_wrong_device_count(plan: PlacementPlan, probes: Sequence[BundleProbe]) -> list[Refusal]:
-    """A bundle holds exactly one device; only where Ray names none may it report none."""
-    named = {pool.pool_id for pool in plan.pools if pool.resource == NAMED_DEVICES}
-    refusals: list[Refusal] = []
-    for probe in probes:
-        expected = 1 if probe.pool_id in named or probe.device_ids else 0
-        if len(probe.device_ids) != expected:
-            ids = ", ".join(probe.device_ids) or "none"
-            refusals.append(
-                _group_refusal(
-                    "bundle-device-count",
-                    f'bundle {probe.bundle} of pool "{probe.pool_id}" on {_node(probe)} must hold'
-                    f" exactly one device, it reports: {ids}",
-                )
-            )
-    return refusals
-
-
-def _group_refusal(code: str, message: str) -> Refusal:
-    return Refusal(
-        code=code,
-        key="placement",
-        message=message,
-        fix="give the job a placement group that was made for this plan: one bundle of one device for"
-        " every planned bundle",
+    training = (
+        _bound_training(placement, layout[placement.pool_id], occupancy) for placement in plan.training
     )
+    return BoundPlan(plan=plan, replicas=tuple(replicas), training=tuple(training))
 
 
 # --- the devices ------------------------------------------------------------------------
 
 
-def _number_unnamed_devices(plan: PlacementPlan, probes: Sequence[BundleProbe]) -> list[BundleProbe]:
+def _number_unnamed_devices(
+    plan: PlacementPlan, probes: Sequence[BundleProbe]
+) -> tuple[list[BundleProbe], list[BundleProbe]]:
+    """Return the probes of named devices, and the others with the numbers their devices get."""
     pool_order = {pool.pool_id: index for index, pool in enumerate(plan.pools)}
     next_number: Counter[str] = Counter()
+    named: list[BundleProbe] = []
     numbered: list[BundleProbe] = []
     for probe in sorted(probes, key=lambda probe: (pool_order[probe.pool_id], probe.bundle)):
         if probe.device_ids:
-            numbered.append(probe)
+            named.append(probe)
             continue
         numbered.append(evolve(probe, device_ids=(str(next_number[probe.node_id]),)))
         next_number[probe.node_id] += 1
-    return numbered
+    return named, numbered
 
 
-def _refuse_device_twice(probes: Sequence[BundleProbe]) -> list[Refusal]:
-    """No two bundles of the job, of whatever pools, are on one device."""
-    holders: dict[tuple[str, str], list[BundleProbe]] = {}
+def _layout(plan: PlacementPlan, probes: Sequence[BundleProbe]) -> dict[str, Layout]:
+    """Say of each pool which bundle was found for each planned one."""
+    of_pool: dict[str, list[BundleProbe]] = {pool.pool_id: [] for pool in plan.pools}
     for probe in probes:
-        holders.setdefault((probe.node_id, probe.device_ids[0]), []).append(probe)
-    return [
-        Refusal(
-            code="device-twice",
-            key="placement.resource",
-            message=f"device {device} of {_node(sharing[0])} is in several bundles: "
-            + ", ".join(f'{probe.bundle} of pool "{probe.pool_id}"' for probe in sharing),
-            fix="let the node offer each device once: check its CUDA_VISIBLE_DEVICES and the count it was"
-            " started with",
-        )
-        for (_, device), sharing in holders.items()
-        if len(sharing) > 1
-    ]
+        of_pool[probe.pool_id].append(probe)
+    return {
+        pool.pool_id: _on_planned_nodes(pool.nodes, _node_by_node(of_pool[pool.pool_id]))
+        for pool in plan.pools
+    }
 
 
 def _node_by_node(probes: Sequence[BundleProbe]) -> list[BundleProbe]:
@@ -265,42 +149,20 @@ def _natural(text: str) -> tuple[tuple[int, str], ...]:
     )
 
 
-# --- the replicas -----------------------------------------------------------------------
-
-
-@frozen(kw_only=True)
-class _Part:
-    """What the plan puts on one node: what was found for each of its bundles."""
-
-    found: tuple[BundleProbe, ...]
-    reservation: float
-
-    @property
-    def node_ids(self) -> list[str]:
-        return list(dict.fromkeys(probe.node_id for probe in self.found))
-
-    @property
-    def where(self) -> str:
-        nodes: dict[str, list[BundleProbe]] = {}
-        for probe in self.found:
-            nodes.setdefault(probe.node_id, []).append(probe)
-        return " and ".join(
-            f"{_node(on_node[0])} (device {', '.join(probe.device_ids[0] for probe in on_node)})"
-            for on_node in nodes.values()
-        )
+# --- the tenants ------------------------------------------------------------------------
 
 
 def _parts(
     placement: ReplicaPlacement,
     nodes: Nodes,
-    layout: Mapping[int, BundleProbe],
+    layout: Layout,
     occupancy: Occupancy,
-) -> list[_Part]:
+) -> list[Part]:
     planned: dict[int, list[int]] = {}
     for bundle in placement.bundles:
         planned.setdefault(nodes.node_of(bundle)[0], []).append(bundle)
     return [
-        _Part(
+        Part(
             found=tuple(layout[bundle] for bundle in bundles),
             reservation=occupancy.share(placement.pool_id, bundles[0]),
         )
@@ -308,60 +170,7 @@ def _parts(
     ]
 
 
-def _refuse_split_worker(placement: ReplicaPlacement, parts: Sequence[_Part]) -> list[Refusal]:
-    """One worker's devices lie on one node."""
-    return [
-        Refusal(
-            code="worker-split",
-            key=_replica_key(placement),
-            message=f"a worker of {placement.engine} was planned on one node, but its"
-            f" {len(part.found)} devices are on {part.where}",
-            fix="set placement.devices_per_node to what the nodes really have free, or free whole nodes",
-        )
-        for part in parts
-        if len(part.node_ids) > 1
-    ]
-
-
-def _refuse_scattered_devices(placement: ReplicaPlacement, parts: Sequence[_Part]) -> list[Refusal]:
-    """One worker's device ids follow one another. Ids that are no numbers have no order."""
-    refusals: list[Refusal] = []
-    for part in parts:
-        ids = [probe.device_ids[0] for probe in part.found]
-        if len(part.node_ids) > 1 or not all(device.isdecimal() for device in ids):
-            continue
-        first = int(ids[0])
-        if [int(device) for device in ids] != list(range(first, first + len(ids))):
-            refusals.append(
-                Refusal(
-                    code="devices-not-consecutive",
-                    key=_replica_key(placement),
-                    message=f"a worker of {placement.engine} got {part.where}; its device ids must follow"
-                    " one another",
-                    fix="free the devices in between, or use engines of fewer devices",
-                )
-            )
-    return refusals
-
-
-def _refuse_node_twice(placement: ReplicaPlacement, parts: Sequence[_Part]) -> list[Refusal]:
-    """The workers of a replica are on different nodes."""
-    nodes = Counter(part.node_ids[0] for part in parts if len(part.node_ids) == 1)
-    names = {part.node_ids[0]: _node(part.found[0]) for part in parts}
-    return [
-        Refusal(
-            code="node-twice",
-            key=_replica_key(placement),
-            message=f"{placement.engine} was planned over {len(parts)} nodes, but {count} of its workers"
-            f" are on {names[node_id]}",
-            fix="set placement.devices_per_node to what one node really has",
-        )
-        for node_id, count in nodes.items()
-        if count > 1
-    ]
-
-
-def _bound(placement: ReplicaPlacement, parts: Sequence[_Part]) -> BoundReplica:
+def _bound(placement: ReplicaPlacement, parts: Sequence[Part]) -> BoundReplica:
     return BoundReplica(
         placement=placement,
         workers=tuple(
@@ -377,10 +186,17 @@ def _bound(placement: ReplicaPlacement, parts: Sequence[_Part]) -> BoundReplica:
     )
 
 
-def _node(probe: BundleProbe) -> str:
-    """Name a node for people; several Ray nodes can have one address."""
-    return f"node {probe.node_ip}/{probe.node_id[:8]}"
-
-
-def _replica_key(placement: ReplicaPlacement) -> str:
-    return f"roles.{placement.role}.models.{placement.model}"
+def _bound_training(placement: TrainingPlacement, layout: Layout, occupancy: Occupancy) -> BoundTraining:
+    return BoundTraining(
+        placement=placement,
+        devices=tuple(
+            BoundDevice(
+                node_id=layout[bundle].node_id,
+                node_ip=layout[bundle].node_ip,
+                bundle=layout[bundle].bundle,
+                device_id=layout[bundle].device_ids[0],
+                reservation=occupancy.share(placement.pool_id, bundle),
+            )
+            for bundle in placement.bundles
+        ),
+    )

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from attrs import frozen
 
-from rolecall.placement.binding import BundleProbe
+from rolecall.placement.bound import BundleProbe
 
 GroupHandle = Any
 

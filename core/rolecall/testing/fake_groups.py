@@ -13,7 +13,7 @@ from typing import Any
 from attrs import define, field
 
 from rolecall.errors import ClusterError
-from rolecall.placement.binding import NAMED_DEVICES, BundleProbe
+from rolecall.placement.bound import NAMED_DEVICES, BundleProbe
 from rolecall.placement.group_port import GroupPort, NodeOffer, PoolGroup, ResourceOffer
 
 
