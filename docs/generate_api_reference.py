@@ -26,6 +26,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "rolecall.interfaces.placement_mode",
         "rolecall.placement.plan",
         "rolecall.placement.layout",
+        "rolecall.placement.enough",
     ),
     "Reward adapters": (
         "rolecall.interfaces.reward_adapter",

@@ -28,6 +28,7 @@ TABLES = (
     specs.RoleConfig,
     specs.ModelConfig,
     specs.TrainingConfig,
+    specs.LoopSection,
     specs.RewardConfig,
     specs.BatchSection,
     specs.SinkSection,

@@ -6,8 +6,9 @@ exceptions are translated at the edge where they enter and kept as ``__cause__``
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from attrs import frozen
 
@@ -94,15 +95,39 @@ class ScaffoldError(RolecallError):
 class Fix:
     """One way to lift a refusal that needs no judgement: keys of the job file and what to write there.
 
-    Written and read back as TOML; None takes the key out.
+    Keys are dotted as TOML writes them, values what TOML reads; None takes the key out.
+
+    >>> str(Fix((("placement.devices", 16), ("roles.judge.devices", None))))
+    'placement.devices = 16 without roles.judge.devices'
     """
 
     assignments: tuple[tuple[str, Any], ...]
 
+    def __str__(self) -> str:
+        written = " with ".join(
+            f"{key} = {_toml(value)}" for key, value in self.assignments if value is not None
+        )
+        left_out = " and ".join(key for key, value in self.assignments if value is None)
+        if not left_out:
+            return written
+        return f"{written} without {left_out}" if written else f"leave out {left_out}"
+
+
+_SHOWN_ITEMS = 16
+
+
+def _toml(value: Any) -> str:
+    """Write a value for people; of a long list only how it begins."""
+    if isinstance(value, list | tuple):
+        items = [_toml(item) for item in cast("Sequence[object]", value)]
+        more = len(items) - _SHOWN_ITEMS
+        return f"[{', '.join(items if more <= 0 else [*items[:_SHOWN_ITEMS], f'… {more} more'])}]"
+    return json.dumps(value, ensure_ascii=False)
+
 
 @frozen(kw_only=True)
 class Refusal:
-    """One reason why a job can't be placed.
+    """One reason why a job can't be placed. Each rule of the core has a subclass, with its numbers.
 
     ``code`` is a stable kebab-case name for scripts; ``key`` the config key to change;
     ``message`` the rule with its numbers; ``fix`` what to write instead, for people; ``fixes`` the same

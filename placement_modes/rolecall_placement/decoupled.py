@@ -26,6 +26,7 @@ from rolecall.api import (
 )
 
 from .free_nodes import FreeNodes
+from .room import PoolTooSmall, demands, pool_too_small
 
 PHASE = "all together"
 
@@ -36,7 +37,7 @@ class Decoupled:
     arrangement: ClassVar[Arrangement] = Arrangement.APART
 
     def plan(self, job: PlacementJob) -> PlacementPlan | tuple[Refusal, ...]:
-        pools = _unlimited(job) if job.devices is None else _within(job)
+        pools = _unlimited(job) if job.devices is None else _within(job, job.nodes)
         if pools is None:
             return (self._too_small(job),)
         return PlacementPlan(
@@ -57,18 +58,17 @@ class Decoupled:
             phases=(Phase(name=PHASE, roles=tuple(demand.role for demand in (*job.roles, *job.training))),),
         )
 
-    def _too_small(self, job: PlacementJob) -> Refusal:
-        demands = [(demand.role, demand.devices) for demand in job.training if demand.on is None]
-        demands += [(role.role, role.needed) for role in job.roles]
-        needs = " + ".join(f"{role} {devices}" for role, devices in demands)
-        total = sum(devices for _, devices in demands)
-        gaps = "" if total > (job.devices or 0) else ", and no engine may straddle two nodes"
-        return Refusal(
-            code="pool-too-small",
-            key="placement.devices",
-            message=f'mode "{self.name}" gives each role devices of its own ({needs} = {total}{gaps}), but'
-            f" the job has {job.devices}",
-            fix=f"placement.devices = {total}, or fewer replicas",
+    def _too_small(self, job: PlacementJob) -> PoolTooSmall:
+        needs = demands(job, training=True)
+        needed = sum(needs.values())
+        sums = " + ".join(f"{role} {devices}" for role, devices in needs.items())
+        return pool_too_small(
+            job,
+            job.nodes,
+            message=f'mode "{self.name}" gives each role devices of its own ({sums} = {needed}); the job has'
+            f" {job.devices}",
+            needed=needed,
+            fits=lambda nodes: _within(job, nodes) is not None,
         )
 
 
@@ -90,16 +90,16 @@ def _unlimited(job: PlacementJob) -> _Pools | None:
     return pools
 
 
-def _within(job: PlacementJob) -> _Pools | None:
-    """Give each role a part of the job's nodes."""
-    free = FreeNodes(job.nodes)
+def _within(job: PlacementJob, nodes: Nodes) -> _Pools | None:
+    """Give each role a part of the nodes."""
+    free = FreeNodes(nodes)
     pools: _Pools = {}
     for demand in job.training:
         if demand.on is None:
-            nodes = free.take(demand.devices)
-            if nodes is None:
+            taken = free.take(demand.devices)
+            if taken is None:
                 return None
-            pools[demand.role] = (nodes, ())
+            pools[demand.role] = (taken, ())
     for role in job.roles:
         laid = free.take_role(role)
         if laid is None:

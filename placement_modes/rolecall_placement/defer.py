@@ -17,20 +17,12 @@ from rolecall.api import (
     PlacementMode,
     PlacementPlan,
     Refusal,
-    ReplicaPlacement,
-    RoleDemand,
     hookimpl,
     place_role,
 )
 
-from .shared_pool import (
-    POOL_ID,
-    pool_missing,
-    shared_nodes,
-    shared_pool,
-    trainer,
-    training_phases,
-)
+from .room import pool_missing, pool_too_small
+from .shared_pool import POOL_ID, shared_nodes, shared_pool, trainer, training_phases
 
 
 class Defer:
@@ -39,39 +31,25 @@ class Defer:
     arrangement: ClassVar[Arrangement] = Arrangement.IN_TURN
 
     def plan(self, job: PlacementJob) -> PlacementPlan | tuple[Refusal, ...]:
+        def fits(nodes: Nodes) -> bool:
+            return not _too_large(job, nodes)
+
         nodes = shared_nodes(job)
         if nodes is None:
-            return (pool_missing(self.name, max(_needs(job).values())),)
-        replicas: list[ReplicaPlacement] = []
-        too_large: list[str] = []
-        for role in job.roles:
-            laid = place_role(role, pool_id=POOL_ID, start=0, nodes=nodes)
-            if laid is None:
-                too_large.append(role.role)
-            else:
-                replicas += laid.replicas
-        training = trainer(job).stop
-        if too_large or training > (nodes.devices or 0):
-            needs = _needs(job) | ({"the trainer": training} if training else {})
-            what = [
-                f"{name} {needs[name]}"
-                for name in needs
-                if name in too_large or needs[name] > (nodes.devices or 0)
-            ]
-            largest = max(needs.values())
-            return (
-                Refusal(
-                    code="pool-too-small",
-                    key="placement.devices",
-                    message=f'in mode "{self.name}" every role must fit into the shared pool of'
-                    f" {nodes.devices} on its own; too large: {', '.join(what)}",
-                    fix=f"placement.devices = {largest}, or fewer replicas",
-                ),
+            return (pool_missing(self.name, job, fits),)
+        too_large = _too_large(job, nodes)
+        if too_large:
+            message = (
+                f'in mode "{self.name}" every role must fit into the shared pool of {nodes.devices} on its own'
+                f"; too large: {', '.join(f'{role} {devices}' for role, devices in too_large.items())}"
             )
+            needed = max(too_large.values())
+            return (pool_too_small(job, nodes, message=message, needed=needed, fits=fits),)
+        slices = [place_role(role, pool_id=POOL_ID, start=0, nodes=nodes) for role in job.roles]
         return PlacementPlan(
             mode=self.name,
             pools=(shared_pool(job, nodes),),
-            replicas=tuple(replicas),
+            replicas=tuple(replica for laid in slices if laid is not None for replica in laid.replicas),
             training=trainer(job).placements,
             phases=(
                 *(Phase(name=role.role, roles=(role.role,)) for role in job.roles),
@@ -80,14 +58,15 @@ class Defer:
         )
 
 
-def _needs(job: PlacementJob) -> dict[str, int]:
-    """Devices that each role needs from bundle 0 on."""
-    return {role.role: _devices(role, job.nodes.largest) for role in job.roles}
-
-
-def _devices(role: RoleDemand, per_node: int) -> int:
-    laid = place_role(role, pool_id=POOL_ID, start=0, nodes=Nodes.endless(per_node))
-    return role.needed if laid is None else laid.stop
+def _too_large(job: PlacementJob, nodes: Nodes) -> dict[str, int]:
+    """Return who doesn't fit from bundle 0 on, with the devices it asks for."""
+    found = {
+        str(role.role): role.needed
+        for role in job.roles
+        if place_role(role, pool_id=POOL_ID, start=0, nodes=nodes) is None
+    }
+    training = trainer(job).stop
+    return found | ({"the trainer": training} if training > (nodes.devices or 0) else {})
 
 
 @hookimpl

@@ -1,10 +1,10 @@
-"""What the modes with one shared pool have in common: the pool, the trainer's place in it, its absence."""
+"""What the modes with one shared pool have in common: the pool, and the trainer's place in it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rolecall.api import Nodes, Phase, PlacementJob, Pool, Refusal, TrainingSlice, place_training
+from rolecall.api import Nodes, Phase, PlacementJob, Pool, TrainingSlice, place_training
 
 POOL_ID = "shared"
 
@@ -30,14 +30,3 @@ def trainer(job: PlacementJob) -> TrainingSlice:
 def training_phases(job: PlacementJob) -> Sequence[Phase]:
     """Return the trainer's own phase, which comes last, if there is a trainer."""
     return [Phase(name="training", roles=tuple(role.role for role in job.training))] if job.training else []
-
-
-def pool_missing(mode: str, needed: int) -> Refusal:
-    """Say that ``mode`` has no pool to lay ``needed`` devices out in."""
-    return Refusal(
-        code="pool-missing",
-        key="placement.devices",
-        message=f'mode "{mode}" lays all roles out in one shared pool and needs its size'
-        f" (at least {needed}); placement.devices is not set",
-        fix=f"placement.devices = {needed}",
-    )

@@ -6,6 +6,7 @@ an engine would straddle nodes. A trainer uses the same pool in a phase of its o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from rolecall.api import (
@@ -21,14 +22,8 @@ from rolecall.api import (
     place_role,
 )
 
-from .shared_pool import (
-    POOL_ID,
-    pool_missing,
-    shared_nodes,
-    shared_pool,
-    trainer,
-    training_phases,
-)
+from .room import PoolTooSmall, demands, pool_missing, pool_too_small
+from .shared_pool import POOL_ID, shared_nodes, shared_pool, trainer, training_phases
 
 
 class Split:
@@ -37,10 +32,15 @@ class Split:
     arrangement: ClassVar[Arrangement] = Arrangement.SIDE_BY_SIDE
 
     def plan(self, job: PlacementJob) -> PlacementPlan | tuple[Refusal, ...]:
+        def fits(nodes: Nodes) -> bool:
+            return _slices(job, nodes) is not None and _trainer_fits(job, nodes)
+
         nodes = shared_nodes(job)
-        slices = None if nodes is None else _slices(job, nodes)
-        if nodes is None or slices is None or trainer(job).stop > (nodes.devices or 0):
-            return (self._no_room(job, nodes),)
+        if nodes is None:
+            return (pool_missing(self.name, job, fits),)
+        slices = _slices(job, nodes)
+        if slices is None or not _trainer_fits(job, nodes):
+            return (self._no_room(job, nodes, fits),)
         return PlacementPlan(
             mode=self.name,
             pools=(shared_pool(job, nodes),),
@@ -52,23 +52,22 @@ class Split:
             ),
         )
 
-    def _no_room(self, job: PlacementJob, nodes: Nodes | None) -> Refusal:
-        needed = sum(role.needed for role in job.roles)
-        laid = _slices(job, Nodes.endless(job.nodes.largest))
-        slices = laid[-1].stop if laid else needed
-        stop = max(slices, trainer(job).stop)
-        if nodes is None:
-            return pool_missing(self.name, stop)
-        needs = " + ".join(f"{role.role} {role.needed}" for role in job.roles)
-        gaps = slices - needed
-        unused = f", and {gaps} left free so that no engine straddles two nodes" if gaps else ""
-        return Refusal(
-            code="pool-too-small",
-            key="placement.devices",
-            message=f'mode "{self.name}" needs {stop} devices side by side ({needs}{unused}), but the shared'
-            f" pool has {nodes.devices}",
-            fix=f"placement.devices = {stop}, or fewer replicas",
+    def _no_room(self, job: PlacementJob, nodes: Nodes, fits: Callable[[Nodes], bool]) -> PoolTooSmall:
+        needs = demands(job, training=False)
+        needed = sum(needs.values())
+        message = (
+            f'mode "{self.name}" lays the roles side by side'
+            f" ({' + '.join(f'{role} {devices}' for role, devices in needs.items())} = {needed})"
         )
+        if not _trainer_fits(job, nodes):
+            needed = max(needed, trainer(job).stop)
+            message += f" and the trainer below them ({trainer(job).stop})"
+        message += f" in a shared pool, which has {nodes.devices}"
+        return pool_too_small(job, nodes, message=message, needed=needed, fits=fits)
+
+
+def _trainer_fits(job: PlacementJob, nodes: Nodes) -> bool:
+    return trainer(job).stop <= (nodes.devices or 0)
 
 
 def _slices(job: PlacementJob, nodes: Nodes) -> list[RoleSlice] | None:

@@ -87,8 +87,8 @@ def test_split_skips_bundles_rather_than_straddle_and_says_so_when_that_does_not
         plan_placement(job(*uneven, pool=5, per_node=4), Split())
     (refusal,) = refused.value.refusals
     assert refusal.code == "pool-too-small"
-    assert "needs 6 devices" in refusal.message
-    assert "1 left free" in refusal.message
+    assert "(writer 3 + judge 2 = 5)" in refusal.message
+    assert refusal.message.endswith("which has 5, as no engine may straddle two nodes")
     assert refusal.fix.startswith("placement.devices = 6,")
 
 
@@ -99,7 +99,7 @@ def test_split_skips_bundles_rather_than_straddle_and_says_so_when_that_does_not
         (Defer(), None, "pool-missing", "at least 4"),
         (Split(), 7, "pool-too-small", "writer 4 + judge 2 + scorer 2"),
         (Defer(), 3, "pool-too-small", "too large: writer 4"),
-        (Decoupled(), 8, "pool-not-used", "shared pool of 8"),
+        (Decoupled(), 7, "pool-too-small", "writer 4 + judge 2 + scorer 2 = 8); the job has 7"),
     ],
 )
 def test_a_pool_that_is_missing_too_small_or_useless_is_refused(
@@ -110,7 +110,7 @@ def test_a_pool_that_is_missing_too_small_or_useless_is_refused(
     (refusal,) = refused.value.refusals
     assert (refusal.code, refusal.key) == (code, "placement.devices")
     assert numbers in refusal.message
-    assert refusal.fix
+    assert refusal.fixes
 
 
 @pytest.mark.parametrize("pool", [None, 1])
@@ -119,7 +119,9 @@ def test_the_suggested_pool_size_makes_the_plan_pass(mode: PlacementMode, pool: 
     roles = (role_demand("writer", (3, 3)), role_demand("judge", (1, 8), (1, 1)))
     with pytest.raises(PlacementRefused) as refused:
         plan_placement(job(*roles, pool=pool, per_node=4), mode)
-    suggested = int(refused.value.refusals[0].fix.split("placement.devices = ")[1].split(",")[0])
+    (fix,) = refused.value.refusals[0].fixes
+    ((key, suggested),) = fix.assignments
+    assert key == "placement.devices"
     plan_placement(job(*roles, pool=suggested, per_node=4), mode)
     with pytest.raises(PlacementRefused):
         plan_placement(job(*roles, pool=suggested - 1, per_node=4), mode)
@@ -158,17 +160,18 @@ def test_every_plan_is_sound(mode: PlacementMode, candidate: PlacementJob) -> No
     if not isinstance(plan, PlacementPlan):
         assert plan, "a refusal says why"
         return
-    sizes = {pool.pool_id: pool.devices for pool in plan.pools}
-    per_node = candidate.nodes.largest
+    pools = {pool.pool_id: pool for pool in plan.pools}
     for demand in candidate.roles:
         for model in demand.models:
             mine = [r for r in plan.replicas_of(demand.role) if r.model == model.model]
             assert len(mine) == model.replicas
             for replica in mine:
+                pool = pools[replica.pool_id]
                 assert len(replica.bundles) == model.devices_per_engine
-                assert all(0 <= bundle < sizes[replica.pool_id] for bundle in replica.bundles)
-                nodes = Counter(bundle // per_node for bundle in replica.bundles)
-                assert len(nodes) == 1 or set(nodes.values()) == {per_node}
+                assert all(0 <= bundle < pool.devices for bundle in replica.bundles)
+                nodes = Counter(pool.nodes.node_of(bundle) for bundle in replica.bundles)
+                whole = {count for (_, node), count in nodes.items() if count == len(node)}
+                assert len(nodes) == 1 or (len(whole) == 1 and {*nodes.values()} == whole)
     for phase in plan.phases:
         awake = [
             (replica.pool_id, bundle)

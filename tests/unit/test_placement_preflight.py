@@ -101,12 +101,12 @@ def test_where_nothing_needs_a_device_no_mode_is_asked() -> None:
         (
             model(devices=8, tp=2, pp=3),
             "2 × pipeline_parallel 3 = 6, but devices_per_engine = 8",
-            "devices_per_engine = 6 or pipeline_parallel = 4",
+            "roles.judge.models.m.pipeline_parallel = 4, or engines of 6 devices",
         ),
         (
             model(devices=4, tp=2, pp=1),
             "= 2, but devices_per_engine = 4",
-            "devices_per_engine = 2 or tensor_parallel = 4",
+            "roles.judge.models.m.tensor_parallel = 4, or engines of 2 devices",
         ),
     ],
 )
@@ -123,7 +123,8 @@ def test_an_engine_across_nodes_must_use_whole_nodes() -> None:
     (refusal,) = refusals(job(role("judge", model(devices=12))), Decoupled())
     assert (refusal.code, refusal.key) == ("engine-partial-node", "roles.judge.models.m.devices_per_engine")
     assert "12 devices spans 1.50 nodes of 8" in refusal.message
-    assert "devices_per_engine = 8 or 16" in refusal.fix
+    assert "devices_per_engine = 8 with roles.judge.models.m.tensor_parallel = 8" in refusal.fix
+    assert "or engines of 16 devices" in refusal.fix
     plan_placement(job(role("judge", model(devices=16))), Decoupled())
 
 
@@ -131,28 +132,28 @@ def test_a_budget_must_equal_what_the_models_need() -> None:
     (refusal,) = refusals(job(role("judge", model("a", 2, 2), model("b", 1, 4), devices=10)), Decoupled())
     assert (refusal.code, refusal.key) == ("budget-mismatch", "roles.judge.devices")
     assert "10 devices, but the role's models need 8 (a: 2 × 2 + b: 1 × 4)" in refusal.message
-    assert refusal.fix == "devices = 8, or leave it out"
+    assert refusal.fix == "roles.judge.devices = 8, or leave out roles.judge.devices"
 
 
 def test_a_budget_of_whole_engines_offers_the_replicas_that_use_it() -> None:
     (refusal,) = refusals(job(role("judge", model("a", 1, 2), devices=6)), Decoupled())
     assert refusal.code == "budget-mismatch"
-    assert refusal.fix == "devices = 2, or leave it out, or models.a.replicas = 3"
+    assert refusal.fix.endswith(", or roles.judge.models.a.replicas = 3")
     plan_placement(job(role("judge", model("a", 3, 2), devices=6)), Decoupled())
 
 
 @pytest.mark.parametrize(
     ("budget", "fix"),
     [
-        (6, "devices = 4 with models.a.replicas = 1 or devices = 8 with models.a.replicas = 2"),
-        (3, "devices = 4 with models.a.replicas = 1"),
+        (6, "{0} = 4, or leave out {0}, or {0} = 8 with roles.judge.models.a.replicas = 2"),
+        (3, "{0} = 4, or leave out {0}"),
     ],
 )
 def test_a_budget_that_is_no_multiple_of_an_engine_is_refused(budget: int, fix: str) -> None:
     (refusal,) = refusals(job(role("judge", model("a", 1, 4), devices=budget)), Decoupled())
     assert refusal.code == "budget-not-divisible"
     assert f"{budget} devices can't be divided into engines of 4" in refusal.message
-    assert refusal.fix == fix
+    assert refusal.fix == fix.format("roles.judge.devices")
 
 
 def test_every_backend_must_run_on_the_jobs_devices() -> None:
@@ -294,7 +295,7 @@ def phased(*phases: tuple[str, ...]) -> PlacementPlan:
         (judged(replica("judge", 2, pool="q")), 'pool "q", which is not in the plan'),
         (evolve(GOOD, pools=GOOD.pools * 2), 'pool "p" is listed 2 times'),
         (evolve(GOOD, pools=(evolve(GOOD.pools[0], nodes=Nodes(())),)), 'pool "p" has 0 devices'),
-        (evolve(GOOD, pools=(evolve(GOOD.pools[0], resource="slot"),)), '8 "slot" a node'),
+        (evolve(GOOD, pools=(evolve(GOOD.pools[0], resource="slot"),)), 'up to 4 "slot" a node'),
         (evolve(GOOD, pools=(evolve(GOOD.pools[0], nodes=Nodes.of([9])),)), 'up to 9 "GPU" a node'),
         (phased(("all", "writer", "judge"), ("all", "judge")), 'phase "all" is listed 2 times'),
         (phased(("all", "writer")), 'role "judge" is in no phase'),
@@ -368,7 +369,7 @@ def test_more_tenants_than_reservations_are_refused() -> None:
     )
     (refusal,) = refuse_reservations(Occupancy.of(plan))
     assert refusal.code == "reservation-exceeded"
-    assert "10001 replicas share bundle 0" in refusal.message
+    assert "10001 actors share bundle 0" in refusal.message
 
 
 @pytest.mark.parametrize("answer", [None, (), ("no",), [], {"plan": 1}])

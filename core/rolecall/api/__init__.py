@@ -64,6 +64,7 @@ from rolecall.interfaces.role import (
 )
 from rolecall.interfaces.router import Router, RouterBackend, RouterHealth, RouterLaunch, RouterWorker
 from rolecall.interfaces.routing_policy import Candidate, Need, RoutingPolicy, RoutingRequest
+from rolecall.placement.enough import enough_devices
 from rolecall.placement.layout import RoleSlice, TrainingSlice, place_role, place_training
 from rolecall.placement.nodes import NodeRun, Nodes
 from rolecall.placement.plan import (
@@ -168,6 +169,7 @@ __all__ = [
     "check_native_payload",
     "die_with_parent",
     "engine_id",
+    "enough_devices",
     "flush_folder",
     "gather_bounded",
     "hookimpl",

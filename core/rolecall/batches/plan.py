@@ -73,13 +73,17 @@ def _generation(job: ResolvedJob) -> tuple[RoleName, Generate]:
     return found[0]
 
 
-def _role_stages(job: ResolvedJob, name: str) -> list[Stage]:
-    role = job.roles[name]
+def declared_stages(job: ResolvedJob, role: str) -> list[Stage]:
+    """Return the scoring stages that one role of the job declares."""
     request = StageRequest(
-        rewards=tuple(reward for reward in job.rewards if reward.adapter.role == name),
-        route_keys=frozenset(role.config.route_keys),
+        rewards=tuple(reward for reward in job.rewards if reward.adapter.role == role),
+        route_keys=frozenset(job.roles[role].config.route_keys),
     )
-    stages = list(role.plugin.scoring_stages(request))
+    return list(job.roles[role].plugin.scoring_stages(request))
+
+
+def _role_stages(job: ResolvedJob, name: str) -> list[Stage]:
+    stages = declared_stages(job, name)
     for stage in stages:
         if stage.role is not None and stage.role not in job.roles:
             raise JobError(

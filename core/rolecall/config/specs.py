@@ -199,6 +199,23 @@ class TrainingConfig:
     on: str | None = None
 
 
+LoopUse = Literal["partial_rollout", "dynamic_batch", "streamed_scoring", "async_training"]
+
+
+@frozen(kw_only=True)
+class LoopSection:
+    """``[loop]``: what the training loop around the job does, in its author's words.
+
+    rolecall does not run the loop; it refuses layouts that can't carry it.
+
+    uses: ``partial_rollout``: samples are cut off and continued in a later batch. ``dynamic_batch``: more are
+        made, or not, by how those before were scored. ``streamed_scoring``: a sample is scored while others
+        are made. ``async_training``: training goes on while samples are made.
+    """
+
+    uses: tuple[LoopUse, ...] = ()
+
+
 @frozen(kw_only=True)
 class RewardConfig:
     """``[rewards.<name>]``: one reward of a sample.
@@ -270,6 +287,7 @@ class JobConfig:
     gateway: the HTTP front of every role.
     lifecycle: deadlines of engine and lease operations.
     training: one table a role of the trainer, by a name of its own.
+    loop: what the training loop does that some layouts can't carry.
     rewards: one table a reward, by name.
     batch: the deferred batches that ``rolecall run`` makes; without it there are none.
     """
@@ -283,5 +301,6 @@ class JobConfig:
     gateway: GatewaySection = field(factory=GatewaySection)
     lifecycle: LifecycleSection = field(factory=LifecycleSection)
     training: Mapping[str, TrainingConfig] = field(factory=dict)
+    loop: LoopSection = field(factory=LoopSection)
     rewards: Mapping[str, RewardConfig] = field(factory=dict)
     batch: BatchSection | None = None

@@ -12,12 +12,43 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
+from attrs import field, frozen
+
 from rolecall.errors import Refusal
 from rolecall.ids import EngineId, RoleName, engine_id
 from rolecall.placement.plan import PlacementJob, PlacementPlan, Tenant, TrainingPlacement
 from rolecall.placement.wording import bundle_runs, counted
 
 MODE_KEY = "placement.mode"
+
+
+@frozen(kw_only=True)
+class ModeContract(Refusal):
+    """A plan that is no layout of the job: a replica missing, placed twice or on too few bundles, a role
+    without a phase, …"""
+
+    code: str = field(default="mode-contract", init=False)
+    mode: str
+
+
+@frozen(kw_only=True)
+class BundleOutsidePool(Refusal):
+    """A plan with a bundle that its pool does not have."""
+
+    code: str = field(default="bundle-outside-pool", init=False)
+    mode: str
+    pool_id: str
+    bundles: tuple[int, ...]
+
+
+@frozen(kw_only=True)
+class EngineStraddlesNodes(Refusal):
+    """A plan with an engine over a node boundary that does not fill whole nodes, or with gaps."""
+
+    code: str = field(default="engine-straddles-nodes", init=False)
+    mode: str
+    engine: EngineId
+    bundles: tuple[int, ...]
 
 
 def refuse_broken_pools(job: PlacementJob, plan: PlacementPlan) -> Iterator[Refusal]:
@@ -109,12 +140,14 @@ def refuse_bundles_outside_pool(plan: PlacementPlan) -> Iterator[Refusal]:
             yield _breach(plan, f"{_name(replica)} has bundles {replica.bundles}; they must ascend")
         outside = [bundle for bundle in replica.bundles if not 0 <= bundle < size]
         if outside:
-            yield Refusal(
-                code="bundle-outside-pool",
+            yield BundleOutsidePool(
                 key=MODE_KEY,
                 message=f'mode "{plan.mode}" put {_name(replica)} on bundle {bundle_runs(outside)} of pool'
                 f' "{replica.pool_id}", which has bundles 0-{size - 1}',
                 fix=_report(plan),
+                mode=plan.mode,
+                pool_id=replica.pool_id,
+                bundles=tuple(outside),
             )
 
 
@@ -129,12 +162,14 @@ def refuse_straddling_engines(plan: PlacementPlan) -> Iterator[Refusal]:
             problem = "an engine lies on one node, or on whole nodes of one size"
         else:
             continue
-        yield Refusal(
-            code="engine-straddles-nodes",
+        yield EngineStraddlesNodes(
             key=MODE_KEY,
             message=f'mode "{plan.mode}" put {_name(replica)} on bundles {bundle_runs(replica.bundles)};'
             f" {problem}",
             fix=_report(plan),
+            mode=plan.mode,
+            engine=replica.engine,
+            bundles=replica.bundles,
         )
 
 
@@ -165,12 +200,12 @@ def contract_breaches(job: PlacementJob, plan: PlacementPlan) -> list[Refusal]:
     return breaches or list(refuse_straddling_engines(plan))
 
 
-def _breach(plan: PlacementPlan, problem: str) -> Refusal:
-    return Refusal(
-        code="mode-contract",
+def _breach(plan: PlacementPlan, problem: str) -> ModeContract:
+    return ModeContract(
         key=MODE_KEY,
         message=f'mode "{plan.mode}" returned a layout that breaks its contract: {problem}',
         fix=_report(plan),
+        mode=plan.mode,
     )
 
 

@@ -7,10 +7,11 @@ the core's checks need: modes decide on devices and never on what a plugin can d
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from rolecall.batches.plan import declared_stages
 from rolecall.ids import ModelId, RoleName
 from rolecall.interfaces.engine_backend import Capability
 from rolecall.placement.nodes import Nodes
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 
 @frozen(kw_only=True)
 class EngineFacts:
-    """What preflight must know about the backend of one model.
+    """What preflight must know about the backend of one model; see ``EngineFeatures``.
 
-    ``resource`` is the only Ray resource the backend runs on, None if any will do;
-    ``can_sleep`` says that it gives its device memory back and gets its weights again.
+    resource: the only Ray resource the backend runs on, None if any will do.
+    can_sleep: it gives its device memory back and gets its weights again.
     """
 
     role: RoleName
@@ -35,6 +36,10 @@ class EngineFacts:
     resource: str | None
     can_sleep: bool
     no_sleep_because: str = ""
+    sleep_options: tuple[tuple[str, Any], ...] = ()
+    several_nodes: bool = True
+    attention_groups: int = 1
+    attention_groups_key: str = ""
 
 
 @frozen(kw_only=True)
@@ -48,10 +53,16 @@ class RewardFacts:
 
 @frozen(kw_only=True)
 class JobFacts:
-    """What the job's plugins declare. Models and rewards not listed here are not checked."""
+    """What the job's plugins and the author of its loop declare. What is not listed here is not checked.
+
+    idle_roles: roles that neither make samples nor score them.
+    loop_uses: ``loop.uses`` of the job file.
+    """
 
     engines: tuple[EngineFacts, ...] = ()
     rewards: tuple[RewardFacts, ...] = ()
+    idle_roles: frozenset[RoleName] = frozenset()
+    loop_uses: tuple[str, ...] = ()
 
 
 def placement_job(job: ResolvedJob) -> PlacementJob:
@@ -74,6 +85,7 @@ def placement_job(job: ResolvedJob) -> PlacementJob:
             if role.models
         ),
         training=tuple(training_demands(job.config.training)),
+        per_node=None if placement.nodes is not None else placement.devices_per_node,
     )
 
 
@@ -113,6 +125,10 @@ def job_facts(job: ResolvedJob) -> JobFacts:
                 resource=model.backend.resource,
                 can_sleep=Capability.SLEEP in model.features.capabilities,
                 no_sleep_because=model.features.no_sleep_because,
+                sleep_options=model.features.sleep_options,
+                several_nodes=Capability.SEVERAL_NODES in model.features.capabilities,
+                attention_groups=model.features.attention_groups,
+                attention_groups_key=model.features.attention_groups_key,
             )
             for role in job.roles.values()
             for model in role.models.values()
@@ -125,7 +141,16 @@ def job_facts(job: ResolvedJob) -> JobFacts:
             )
             for reward in job.rewards
         ),
+        idle_roles=idle_roles(job),
+        loop_uses=job.config.loop.uses,
     )
+
+
+def idle_roles(job: ResolvedJob) -> frozenset[RoleName]:
+    """Return the roles that neither make samples nor are needed by a stage that scores them."""
+    makers = {role.name for role in job.roles.values() if role.plugin.generation() is not None}
+    scorers = {stage.role for name in job.roles for stage in declared_stages(job, name)}
+    return frozenset(role.name for role in job.roles.values()) - makers - scorers
 
 
 def model_demand(model: ModelId, config: ModelConfig) -> ModelDemand:

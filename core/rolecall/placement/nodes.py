@@ -73,10 +73,6 @@ class Nodes:
         for run in self.runs:
             yield from repeat(run.devices) if run.count is None else repeat(run.devices, run.count)
 
-    def suit(self, devices: int) -> bool:
-        """Whether an engine of that size fits one node, or would fill whole ones if there are enough."""
-        return any(devices <= run.devices or devices % run.devices == 0 for run in self.runs)
-
     def node_of(self, bundle: int) -> tuple[int, range]:
         """Return the number of a bundle's node, and all bundles of that node.
 

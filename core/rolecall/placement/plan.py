@@ -84,14 +84,17 @@ class TrainingDemand:
 class PlacementJob:
     """Input of a placement mode.
 
-    ``nodes`` are those that the job has; without end if the job file does not say how many devices there
-    are, only how many a node has.
+    nodes: those that the job has; without end if the job file does not say how many devices there are, only
+        how many a node has.
+    per_node: devices of each node, the last one's perhaps short of that; None if the job file lists its
+        nodes.
     """
 
     resource: str
     nodes: Nodes
     roles: tuple[RoleDemand, ...]
     training: tuple[TrainingDemand, ...] = ()
+    per_node: int | None = None
 
     @property
     def devices(self) -> int | None:

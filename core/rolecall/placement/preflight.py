@@ -2,9 +2,8 @@
 
 ``rolecall plan`` and the start of every job call :func:`plan_job`. It asks the job's placement
 mode for a layout and checks both what goes in and what comes out; nothing is started from a plan
-that did not come from here. Pure: same job, same plan. All refusals are raised at once, with one
-exception: a mode is only asked for a layout once every engine fits its nodes, so what depends on
-the layout is left out while one doesn't.
+that did not come from here. Pure: same job, same plan. All refusals are raised at once: where an engine
+can't lie on the job's nodes, the mode is asked as if it had been mended.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from rolecall.errors import PlacementRefused, PluginContractError, Refusal
-from rolecall.placement import contract_checks, demand_checks, sharing_checks
+from rolecall.placement import contract_checks, deferral_checks, demand_checks, sharing_checks
 from rolecall.placement.demand import JobFacts, job_facts, placement_job
 from rolecall.placement.occupancy import Occupancy
 from rolecall.placement.plan import PlacementJob, PlacementPlan
@@ -41,19 +40,18 @@ def plan_placement(job: PlacementJob, mode: PlacementMode, facts: JobFacts = NO_
     """
     if not job.roles:
         return PlacementPlan(mode=mode.name, pools=(), replicas=(), phases=())
-    refusals = [
+    refusals: list[Refusal] = [
         *demand_checks.refuse_parallel_product(job),
+        *demand_checks.refuse_partial_nodes(job),
+        *demand_checks.refuse_several_nodes(job, facts),
+        *demand_checks.refuse_attention_groups(job, facts),
         *demand_checks.refuse_budget(job),
         *demand_checks.refuse_resource(job, facts),
     ]
-    partial_nodes = list(demand_checks.refuse_partial_nodes(job))
-    if partial_nodes:
-        raise PlacementRefused([*refusals, *partial_nodes])
-    answer = _ask(mode, job)
-    if not isinstance(answer, PlacementPlan):
-        raise PlacementRefused([*refusals, *answer])
-    refusals += check_plan(job, answer, facts)
-    if refusals:
+    placeable = demand_checks.on_whole_nodes(job)
+    answer = _ask(mode, placeable)
+    refusals += check_plan(placeable, answer, facts) if isinstance(answer, PlacementPlan) else answer
+    if refusals or not isinstance(answer, PlacementPlan):
         raise PlacementRefused(refusals)
     return answer
 
@@ -67,10 +65,13 @@ def check_plan(job: PlacementJob, plan: PlacementPlan, facts: JobFacts = NO_FACT
     return [
         *sharing_checks.refuse_co_residents(plan, occupancy),
         *sharing_checks.refuse_not_deferrable(job, plan, occupancy),
+        *sharing_checks.refuse_never_awake(job, plan, occupancy, facts),
         *sharing_checks.refuse_not_offloaded(job, occupancy),
         *sharing_checks.refuse_sleepless(plan, occupancy, facts),
-        *sharing_checks.refuse_undeferred_rewards(plan, facts),
         *sharing_checks.refuse_reservations(occupancy),
+        *deferral_checks.refuse_undeferred_rewards(plan, facts),
+        *deferral_checks.refuse_undeferred_loop(plan, facts),
+        *deferral_checks.refuse_overlapped_training(plan, occupancy, facts),
     ]
 
 

@@ -2,15 +2,19 @@
 
 Pure; the plan has passed ``contract_checks``. Roles that share a bundle take turns on it: each
 sleeps while another is awake. So they must never be in one phase, each role's plugin must allow
-it, each engine must be able to sleep, and whatever scores a sample must accept that generation
-has ended.
+it and have something to do in a batch, and each engine must be able to sleep.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
-from rolecall.errors import Refusal
+from attrs import field, frozen
+
+from rolecall.config.source import key_text
+from rolecall.errors import Fix, Refusal
+from rolecall.ids import ModelId, RoleName
 from rolecall.placement.contract_checks import MODE_KEY
 from rolecall.placement.demand import JobFacts
 from rolecall.placement.demand_checks import model_key
@@ -20,62 +24,141 @@ from rolecall.placement.plan import (
     PlacementJob,
     PlacementPlan,
     ReplicaPlacement,
+    RoleDemand,
+    TrainingDemand,
     actors,
     reservation_share,
 )
-from rolecall.placement.wording import bundle_runs
+from rolecall.placement.wording import bundle_runs, either, quoted
+
+_Demand = TypeVar("_Demand", RoleDemand, TrainingDemand)
 
 
-def refuse_co_residents(plan: PlacementPlan, occupancy: Occupancy) -> Iterator[Refusal]:
+@frozen(kw_only=True)
+class SharedCoResident(Refusal):
+    """Two replicas on one bundle in the same phase; a lower memory fraction does not get around it."""
+
+    code: str = field(default="shared-co-resident", init=False)
+    roles: tuple[RoleName, RoleName]
+    phases: tuple[str, ...]
+
+
+def refuse_co_residents(plan: PlacementPlan, occupancy: Occupancy) -> Iterator[SharedCoResident]:
     """No bundle has two awake replicas in one phase."""
     for (one, other), places in occupancy.shared_by().items():
-        phases = [phase.name for phase in plan.phases if one in phase.roles and other in phase.roles]
+        phases = tuple(phase.name for phase in plan.phases if one in phase.roles and other in phase.roles)
         if not phases:
             continue
         who = f'two replicas of role "{one}"' if one == other else f'roles "{one}" and "{other}"'
-        yield Refusal(
-            code="shared-co-resident",
+        yield SharedCoResident(
             key=MODE_KEY,
             message=f"{who} are on {_bundles(places)} in the same phase"
             f" ({', '.join(phases)}); only roles in different phases may share devices",
             fix="choose a mode that lets them take turns or gives each devices of its own; lowering"
             " a memory fraction does not help",
+            roles=(one, other),
+            phases=phases,
         )
 
 
-def refuse_not_deferrable(job: PlacementJob, plan: PlacementPlan, occupancy: Occupancy) -> Iterator[Refusal]:
+@frozen(kw_only=True)
+class RoleNotDeferrable(Refusal):
+    """A role that shares devices although its plugin does not allow it."""
+
+    code: str = field(default="role-not-deferrable", init=False)
+    role: RoleName
+    others: tuple[RoleName, ...]
+
+
+def refuse_not_deferrable(
+    job: PlacementJob, plan: PlacementPlan, occupancy: Occupancy
+) -> Iterator[RoleNotDeferrable]:
     """Only roles whose plugin allows it share devices."""
-    sharing = occupancy.sharing_roles()
-    for role in job.roles:
-        if role.deferrable or role.role not in sharing:
+    for role, others in _sharing(job.roles, occupancy):
+        if role.deferrable:
             continue
-        yield Refusal(
-            code="role-not-deferrable",
+        yield RoleNotDeferrable(
             key=MODE_KEY,
-            message=f'mode "{plan.mode}" lets role "{role.role}" take turns with'
-            f" {_roles(sharing[role.role])}, but its plugin does not allow it to be put to sleep",
+            message=f'mode "{plan.mode}" lets role "{role.role}" take turns with {quoted(others)}, but its'
+            " plugin does not allow it to be put to sleep",
             fix=f'choose a mode that gives role "{role.role}" devices of its own',
+            role=role.role,
+            others=others,
         )
 
 
-def refuse_not_offloaded(job: PlacementJob, occupancy: Occupancy) -> Iterator[Refusal]:
-    """A training role on shared devices gives its memory up."""
-    sharing = occupancy.sharing_roles()
-    for role in job.training:
-        if role.offload or role.on is not None or role.role not in sharing:
+@frozen(kw_only=True)
+class RoleNeverAwake(Refusal):
+    """A role that shares devices and does nothing in a batch, so that nobody would ever wake it."""
+
+    code: str = field(default="role-never-awake", init=False)
+    role: RoleName
+    others: tuple[RoleName, ...]
+
+
+def refuse_never_awake(
+    job: PlacementJob, plan: PlacementPlan, occupancy: Occupancy, facts: JobFacts
+) -> Iterator[RoleNeverAwake]:
+    """Roles that share devices are woken for their part of a batch, so they must have one."""
+    for role, others in _sharing(job.roles, occupancy):
+        if role.role not in facts.idle_roles:
             continue
-        yield Refusal(
-            code="training-not-offloaded",
-            key=f"training.{role.role}.offload",
-            message=f'training role "{role.role}" shares devices with {_roles(sharing[role.role])} and'
-            " keeps its memory while they are awake; on shared devices both sides have to give theirs up",
-            fix=f"training.{role.role}.offload = true, or a mode that gives it devices of its own",
+        yield RoleNeverAwake(
+            key=key_text(("roles", role.role)),
+            message=f'mode "{plan.mode}" lets role "{role.role}" take turns with {quoted(others)}, but the'
+            " role neither makes samples nor scores them: nobody would ever wake it",
+            fix=either(
+                f"a reward whose adapter asks {role.role}",
+                "a mode that gives the role devices of its own",
+                "a job without it",
+            ),
+            role=role.role,
+            others=others,
         )
 
 
-def refuse_sleepless(plan: PlacementPlan, occupancy: Occupancy, facts: JobFacts) -> Iterator[Refusal]:
+@frozen(kw_only=True)
+class TrainingNotOffloaded(Refusal):
+    """A training role that shares devices with inference and keeps its memory meanwhile."""
+
+    code: str = field(default="training-not-offloaded", init=False)
+    role: RoleName
+    others: tuple[RoleName, ...]
+
+
+def refuse_not_offloaded(job: PlacementJob, occupancy: Occupancy) -> Iterator[TrainingNotOffloaded]:
+    """A training role on shared devices gives its memory up."""
+    for role, others in _sharing(job.training, occupancy):
+        if role.offload or role.on is not None:
+            continue
+        key = key_text(("training", role.role, "offload"))
+        fix = Fix(((key, True),))
+        yield TrainingNotOffloaded(
+            key=key,
+            message=f'training role "{role.role}" shares devices with {quoted(others)} and keeps its memory'
+            " while they are awake; on shared devices both sides have to give theirs up",
+            fix=either(fix, "a mode that gives it devices of its own"),
+            fixes=(fix,),
+            role=role.role,
+            others=others,
+        )
+
+
+@frozen(kw_only=True)
+class EngineCannotSleep(Refusal):
+    """A model on shared devices whose backend can't release its memory and get its weights back."""
+
+    code: str = field(default="engine-cannot-sleep", init=False)
+    role: RoleName
+    model: ModelId
+    backend: str
+
+
+def refuse_sleepless(
+    plan: PlacementPlan, occupancy: Occupancy, facts: JobFacts
+) -> Iterator[EngineCannotSleep]:
     """Every model on shared devices can give its memory back and get its weights again."""
-    shared_with: dict[tuple[str, str], set[str]] = {}
+    shared_with: dict[tuple[RoleName, ModelId], set[RoleName]] = {}
     for tenants in occupancy.tenants.values():
         roles = {tenant.role for tenant in tenants}
         if len(roles) > 1:
@@ -87,33 +170,31 @@ def refuse_sleepless(plan: PlacementPlan, occupancy: Occupancy, facts: JobFacts)
         if engine.can_sleep or others is None:
             continue
         because = f": {engine.no_sleep_because}" if engine.no_sleep_because else ""
-        yield Refusal(
-            code="engine-cannot-sleep",
-            key=f"{model_key(engine.role, engine.model)}.engine",
-            message=f'mode "{plan.mode}" lets the model share devices with {_roles(others)}, but engine'
+        options = model_key(engine.role, engine.model, "engine_options")
+        fixes: tuple[Fix, ...] = ()
+        if engine.sleep_options:
+            fixes = (Fix(tuple((f"{options}.{key}", value) for key, value in engine.sleep_options)),)
+        yield EngineCannotSleep(
+            key=model_key(engine.role, engine.model, "engine"),
+            message=f'mode "{plan.mode}" lets the model share devices with {quoted(others)}, but engine'
             f' "{engine.backend}" can\'t release its memory and get the weights back{because}',
-            fix="choose an engine that can sleep, or a mode that gives the model devices of its own",
+            fix=either(*fixes, "an engine that can sleep", "a mode that gives the model devices of its own"),
+            fixes=fixes,
+            role=engine.role,
+            model=engine.model,
+            backend=engine.backend,
         )
 
 
-def refuse_undeferred_rewards(plan: PlacementPlan, facts: JobFacts) -> Iterator[Refusal]:
-    """In a job whose roles take turns, rewards are computed after generation has ended."""
-    if inference_phases(plan) < 2:
-        return
-    for reward in facts.rewards:
-        if reward.supports_deferred:
-            continue
-        yield Refusal(
-            code="reward-not-deferred",
-            key=f"rewards.{reward.reward}.adapter",
-            message=f'mode "{plan.mode}" scores samples after generation has ended, but adapter'
-            f' "{reward.adapter}" does not declare supports_deferred',
-            fix="choose an adapter that declares supports_deferred, or a mode in which all roles are awake"
-            " together",
-        )
+@frozen(kw_only=True)
+class ReservationExceeded(Refusal):
+    """More actors on one device than Ray can tell shares apart (10,000)."""
+
+    code: str = field(default="reservation-exceeded", init=False)
+    actors: int
 
 
-def refuse_reservations(occupancy: Occupancy) -> Iterator[Refusal]:
+def refuse_reservations(occupancy: Occupancy) -> Iterator[ReservationExceeded]:
     """The device shares reserved on a bundle are positive and sum to at most 1."""
     crowded: dict[int, list[tuple[str, int]]] = {}
     for place, sharing in occupancy.tenants.items():
@@ -123,23 +204,23 @@ def refuse_reservations(occupancy: Occupancy) -> Iterator[Refusal]:
         if share <= 0 or round(share * 10_000) * tenants > round(REFERENCE_RESERVATION * 10_000):
             crowded.setdefault(tenants, []).append(place)
     for tenants, places in crowded.items():
-        yield Refusal(
-            code="reservation-exceeded",
+        yield ReservationExceeded(
             key=MODE_KEY,
             message=f"{tenants} actors share {_bundles(places)}; their Ray reservations of"
             f" {reservation_share(tenants)} each can't be kept within {REFERENCE_RESERVATION}",
             fix="let fewer replicas share a device",
+            actors=tenants,
         )
 
 
-def inference_phases(plan: PlacementPlan) -> int:
-    """Return in how many phases some inference role is awake; several: the job is deferred."""
-    inference = {replica.role for replica in plan.replicas}
-    return sum(1 for phase in plan.phases if not inference.isdisjoint(phase.roles))
-
-
-def _roles(roles: Iterable[str]) -> str:
-    return ", ".join(f'"{role}"' for role in sorted(roles))
+def _sharing(
+    demands: Iterable[_Demand], occupancy: Occupancy
+) -> Iterator[tuple[_Demand, tuple[RoleName, ...]]]:
+    """Return those that share a bundle with other roles, and these."""
+    sharing = occupancy.sharing_roles()
+    for demand in demands:
+        if demand.role in sharing:
+            yield demand, tuple(sorted(sharing[demand.role]))
 
 
 def _bundles(places: Iterable[tuple[str, int]]) -> str:

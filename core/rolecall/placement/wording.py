@@ -1,4 +1,4 @@
-"""How placement writes numbers for people: counts and runs of bundles."""
+"""How placement writes for people: counts, runs of bundles, ways out."""
 
 from __future__ import annotations
 
@@ -27,3 +27,21 @@ def bundle_runs(bundles: Iterable[int]) -> str:
         else:
             runs.append([bundle, bundle])
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def either(*ways: object) -> str:
+    """Return ways out of a refusal, the first one best.
+
+    >>> either("devices = 8", "fewer replicas")
+    'devices = 8, or fewer replicas'
+    """
+    return ", or ".join(str(way) for way in ways)
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Return names in quotation marks, in their order.
+
+    >>> quoted({"judge", "actor"})
+    '"actor", "judge"'
+    """
+    return ", ".join(f'"{name}"' for name in sorted(names))

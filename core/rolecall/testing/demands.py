@@ -34,4 +34,4 @@ def placement_job(
 ) -> PlacementJob:
     """Return a job on equal nodes; without ``devices`` as many as anybody wants."""
     nodes = Nodes.endless(per_node) if devices is None else Nodes.equal(devices, per_node=per_node)
-    return PlacementJob(resource=resource, nodes=nodes, roles=roles, training=training)
+    return PlacementJob(resource=resource, nodes=nodes, roles=roles, training=training, per_node=per_node)

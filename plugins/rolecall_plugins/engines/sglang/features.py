@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rolecall.api import UPDATE_CAPABILITY, Capability, EngineFeatures, MemoryTag
 
 from .options import Device, SglangOptions, WeightsAsleep
@@ -24,6 +26,9 @@ def features_of(options: SglangOptions, *, static: bool) -> EngineFeatures:
         capabilities=frozenset(can),
         memory_tags=_memory_tags(options),
         no_sleep_because=no_sleep_because,
+        sleep_options=_sleep_options(options) if no_sleep_because else (),
+        attention_groups=options.groups,
+        attention_groups_key=f"server_args.{options.groups_flag}",
         problems=tuple(_problems(options, static=static)),
     )
 
@@ -43,6 +48,10 @@ def _no_sleep_because(options: SglangOptions) -> str:
             "leave engine_options.server_args.dp_size away and raise the model's replicas"
         )
     return ""
+
+
+def _sleep_options(options: SglangOptions) -> tuple[tuple[str, Any], ...]:
+    return (("memory_saver", True),) if options.device is Device.CUDA else (("server_args.dp_size", None),)
 
 
 def _problems(options: SglangOptions, *, static: bool) -> list[str]:

@@ -90,6 +90,16 @@ class SglangOptions:
         attention_only = self.server_args.get("enable_dp_attention") or self._number("attn_dp_size") > 1
         return 1 if attention_only else self._number("dp_size")
 
+    @property
+    def groups_flag(self) -> str:
+        """The flag that divides the devices of tensor_parallel into groups."""
+        return "attn_dp_size" if self._number("attn_dp_size") > 1 else "dp_size"
+
+    @property
+    def groups(self) -> int:
+        """Groups that the devices of tensor_parallel are divided into: of the attention, or whole copies."""
+        return self._number(self.groups_flag)
+
     def _number(self, flag: str) -> int:
         value = self.server_args.get(flag, 1)
         return value if isinstance(value, int) else 1

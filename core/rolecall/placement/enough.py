@@ -1,0 +1,52 @@
+"""How many devices, or which nodes, would be enough: the fix of a job that does not fit.
+
+Pure. Placement modes call it (through ``rolecall.api``) when they refuse a job for want of room: they say
+what fits, and get what to write into the job file. More of the job's largest nodes are taken, never larger
+ones.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+
+from rolecall.errors import Fix
+from rolecall.placement.nodes import Nodes
+from rolecall.placement.plan import PlacementJob
+
+
+def enough_devices(job: PlacementJob, fits: Callable[[Nodes], bool]) -> Fix | None:
+    """Return the smallest number of devices, or of further nodes, with which the job fits.
+
+    ``fits`` lays the job out on nodes and says whether there was room; more room never makes it say no.
+
+    Returns:
+        what to write in the job file; None if no number of nodes would do.
+    """
+    if job.per_node is not None or job.nodes.devices is None:
+        per_node = job.per_node or job.nodes.largest
+        found = _first(lambda devices: fits(Nodes.equal(devices, per_node=per_node)), _plenty(job, per_node))
+        return None if found is None else Fix((("placement.devices", found),))
+    sizes = list(job.nodes.sizes())
+    largest = max(sizes)
+    found = _first(
+        lambda more: fits(Nodes.of([largest] * more + sizes)), -(-_plenty(job, largest) // largest)
+    )
+    return None if found is None else Fix((("placement.nodes", [largest] * found + sizes),))
+
+
+def _first(enough: Callable[[int], bool], plenty: int) -> int | None:
+    """Return the smallest number from 1 on that is enough."""
+    if not enough(plenty):
+        return None
+    return bisect_left(range(1, plenty), True, key=enough) + 1
+
+
+def _plenty(job: PlacementJob, per_node: int) -> int:
+    """Devices with which each engine could have nodes of its own."""
+    engines = sum(
+        model.replicas * -(-model.devices_per_engine // per_node) * per_node
+        for role in job.roles
+        for model in role.models
+    )
+    return engines + sum(demand.devices for demand in job.training if demand.on is None) + per_node
