@@ -15,6 +15,7 @@ from attrs import field, frozen
 
 from rolecall.ids import RoleName
 from rolecall.placement.nodes import Nodes
+from rolecall.placement.occupancy import Occupancy
 from rolecall.placement.plan import Phase, PlacementPlan, Pool, ReplicaPlacement, Tenant
 from rolecall.placement.wording import counted
 
@@ -51,6 +52,7 @@ class Row:
     label: str
     devices: int
     plan: PlacementPlan = field(repr=False, eq=False)
+    occupancy: Occupancy = field(repr=False, eq=False)
     spans: Sequence[Span]
     sign: Sign = Sign.BOTH
 
@@ -81,9 +83,9 @@ class Block:
         return self.nodes.devices or 0
 
 
-def blocks_of(plan: PlacementPlan) -> tuple[Block, ...]:
+def blocks_of(plan: PlacementPlan, occupancy: Occupancy) -> tuple[Block, ...]:
     """Return what a picture of the plan shows."""
-    rows = rows_of(plan)
+    rows = rows_of(plan, occupancy)
     return tuple(
         Block(pool_id=pool.pool_id, about=pool_size(pool), nodes=pool.nodes, rows=rows[pool.pool_id])
         for pool in plan.pools
@@ -101,7 +103,7 @@ def pool_size(pool: Pool) -> str:
     )
 
 
-def rows_of(plan: PlacementPlan) -> Mapping[str, tuple[Row, ...]]:
+def rows_of(plan: PlacementPlan, occupancy: Occupancy) -> Mapping[str, tuple[Row, ...]]:
     """Return each pool's rows, one for each phase of the plan."""
     by_role: dict[RoleName, list[Tenant]] = {}
     everybody: tuple[Tenant, ...] = (*plan.replicas, *plan.training)
@@ -117,7 +119,13 @@ def rows_of(plan: PlacementPlan) -> Mapping[str, tuple[Row, ...]]:
                     spans[tenant.pool_id].extend(_spans(tenant))
         for pool_id, in_pool in spans.items():
             rows[pool_id].append(
-                Row(label=phase.name, devices=devices[pool_id], plan=plan, spans=sorted(in_pool, key=_first))
+                Row(
+                    label=phase.name,
+                    devices=devices[pool_id],
+                    plan=plan,
+                    occupancy=occupancy,
+                    spans=sorted(in_pool, key=_first),
+                )
             )
     return {pool_id: tuple(in_pool) for pool_id, in_pool in rows.items()}
 
@@ -179,6 +187,17 @@ def lines_of(nodes: Nodes, fits: Callable[[int, int], bool]) -> Iterator[range]:
         start = stop = stop + devices
     if start < stop:
         yield range(start, stop)
+
+
+def nodes_in(nodes: Nodes, bundles: range) -> Mapping[int, range]:
+    """Return the numbers of the nodes that bundles lie on, each with those that lie there."""
+    found: dict[int, range] = {}
+    bundle = bundles.start
+    while bundle < bundles.stop:
+        number, node = nodes.node_of(bundle)
+        found[number] = range(bundle, min(node.stop, bundles.stop))
+        bundle = node.stop
+    return found
 
 
 def folded(block: Block, lines: Sequence[range]) -> Iterator[range | Repeats]:

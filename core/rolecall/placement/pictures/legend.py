@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from attrs import frozen
 
@@ -12,6 +12,9 @@ from rolecall.placement.pictures.blocks import Row, Span
 from rolecall.placement.pictures.marks import Mark
 from rolecall.placement.plan import REFERENCE_RESERVATION, PlacementPlan, ReplicaPlacement, Tenant
 from rolecall.placement.wording import bundle_runs, counted
+
+MAX_RUNS = 8
+"""Runs of bundles that are still written out."""
 
 TITLES = ("", "role", "model", "engines", "pool", "bundles", "device share")
 
@@ -67,10 +70,21 @@ def _line(
             mark.letter,
             *words,
             ", ".join(dict.fromkeys(tenant.pool_id for tenant in tenants)),
-            bundle_runs(bundle for tenant in tenants for bundle in tenant.bundles),
+            bundles_text(bundle for tenant in tenants for bundle in tenant.bundles),
             " or ".join(shares),
         ),
     )
+
+
+def bundles_text(bundles: Iterable[int]) -> str:
+    """Return bundle numbers for people: their runs, or how many there are where that would be long.
+
+    >>> bundles_text([0, 1, 2, 6]), bundles_text(range(0, 100, 2))
+    ('0-2, 6', '50 of 0-98')
+    """
+    found = sorted(set(bundles))
+    runs = bundle_runs(found)
+    return runs if runs.count(",") < MAX_RUNS else f"{len(found)} of {found[0]}-{found[-1]}"
 
 
 def share_text(share: float) -> str:
@@ -91,12 +105,16 @@ def notes(plan: PlacementPlan, occupancy: Occupancy) -> Iterator[str]:
             groups.setdefault((pool_id, names), []).append(bundle)
     for (pool_id, names), bundles in groups.items():
         if len(names) > 1:
-            who = f"{', '.join(names[:-1])} and {names[-1]}"
-            yield f"{who} take turns on bundle {bundle_runs(bundles)}{_of_pool(plan, pool_id)}."
+            yield f"{_and(names)} take turns on {_bundles(bundles)}{_of_pool(plan, pool_id)}."
     for pool in plan.pools:
         free = [bundle for bundle in range(pool.devices) if (pool.pool_id, bundle) not in occupancy.tenants]
         if free:
-            yield f"Nobody uses bundle {bundle_runs(free)}{_of_pool(plan, pool.pool_id)}."
+            yield f"Nobody uses {_bundles(free)}{_of_pool(plan, pool.pool_id)}."
+
+
+def _bundles(bundles: Sequence[int]) -> str:
+    some, of, where = bundles_text(bundles).rpartition(" of ")
+    return f"{some}{of}bundle{'' if len(bundles) == 1 else 's'} {where}"
 
 
 def _process(tenant: Tenant) -> RoleName:
@@ -107,9 +125,9 @@ def _of_pool(plan: PlacementPlan, pool_id: str) -> str:
     return f" of pool {pool_id}" if len(plan.pools) > 1 else ""
 
 
-def details(row: Row, span: Span, occupancy: Occupancy) -> Iterator[str]:
+def details(row: Row, span: Span) -> Iterator[str]:
     """Say all there is to know of an engine or a trainer's process, for somebody who points at it."""
-    tenant = span.tenant
+    tenant, occupancy = span.tenant, row.occupancy
     pool = next(pool for pool in row.plan.pools if pool.pool_id == tenant.pool_id)
     here = occupancy.tenants[tenant.pool_id, span.first]
     if isinstance(tenant, ReplicaPlacement):
@@ -123,7 +141,7 @@ def details(row: Row, span: Span, occupancy: Occupancy) -> Iterator[str]:
     first, last = (pool.nodes.node_of(bundle)[0] for bundle in (span.first, span.stop - 1))
     nodes = f"node {first}" if first == last else f"nodes {first}-{last}"
     bundles = range(span.first, span.stop)
-    yield f"bundle{'s' if len(bundles) > 1 else ''} {bundle_runs(bundles)} on {nodes} of pool {pool.pool_id}"
+    yield f"{_bundles(bundles)} on {nodes} of pool {pool.pool_id}"
     yield f"phase {row.label}"
     share = share_text(occupancy.share(tenant.pool_id, span.first))
     whose = "its first device" if len(bundles) > 1 else "its device"
@@ -135,4 +153,8 @@ def details(row: Row, span: Span, occupancy: Occupancy) -> Iterator[str]:
         if _process(other) != _process(tenant)
     )
     if others:
-        yield f"asleep while {' or '.join(others)} {'is' if len(others) == 1 else 'are'} awake"
+        yield f"takes turns with {_and(tuple(others))}"
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

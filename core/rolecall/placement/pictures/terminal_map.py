@@ -18,7 +18,16 @@ from rich.text import Text
 
 from rolecall.ids import RoleName
 from rolecall.placement.occupancy import Occupancy
-from rolecall.placement.pictures.blocks import Block, Repeats, Row, Sign, blocks_of, folded, lines_of
+from rolecall.placement.pictures.blocks import (
+    Block,
+    Repeats,
+    Row,
+    Sign,
+    blocks_of,
+    folded,
+    lines_of,
+    nodes_in,
+)
 from rolecall.placement.pictures.legend import TITLES, headline, legend, notes
 from rolecall.placement.pictures.marks import Mark, marks
 from rolecall.placement.plan import PlacementPlan
@@ -49,7 +58,7 @@ class _PlanMap:
         )
         if not plan.pools:
             return
-        for block in blocks_of(plan):
+        for block in blocks_of(plan, occupancy):
             yield ""
             for line in block_lines(block, letters, options.max_width):
                 yield in_encoding(line, ascii_only=options.ascii_only)
@@ -127,7 +136,7 @@ class _Line:
     label_width: int
 
     def header(self) -> Iterator[Text]:
-        nodes = self._nodes()
+        nodes = nodes_in(self.block.nodes, self.bundles)
         several = self.bundles.start > 0 or len(nodes) > 1 or len(self.bundles) < self.block.devices
         if several and any(len(node) > 1 for node in nodes.values()):
             yield self._numbers("node", {node[0]: number for number, node in nodes.items()})
@@ -135,19 +144,9 @@ class _Line:
         starts = self.bundles if every else [node[0] for node in nodes.values()]
         yield self._numbers("bundle", {bundle: bundle for bundle in starts})
 
-    def _nodes(self) -> dict[int, range]:
-        """Return the numbers of the nodes, with the bundles of each that are in this line."""
-        nodes: dict[int, range] = {}
-        bundle = self.bundles.start
-        while bundle < self.bundles.stop:
-            number, node = self.block.nodes.node_of(bundle)
-            nodes[number] = range(bundle, min(node.stop, self.bundles.stop))
-            bundle = node.stop
-        return nodes
-
     def _numbers(self, label: str, numbers: Mapping[int, int]) -> Text:
         cells = ""
-        for rules, node in enumerate(self._nodes().values()):
+        for rules, node in enumerate(nodes_in(self.block.nodes, self.bundles).values()):
             for bundle in node:
                 column = (bundle - self.bundles.start) * self.cell + 2 * rules
                 if bundle in numbers and len(cells) <= column:
@@ -162,7 +161,7 @@ class _Line:
             for span in row.within(self.bundles)
             for bundle in range(max(span.first, self.bundles.start), min(span.stop, self.bundles.stop))
         }
-        ends = {node[-1] for node in self._nodes().values()} - {self.bundles[-1]}
+        ends = {node[-1] for node in nodes_in(self.block.nodes, self.bundles).values()} - {self.bundles[-1]}
         for bundle in self.bundles:
             span = spans.get(bundle)
             gap = self.cell - 1

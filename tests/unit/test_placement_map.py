@@ -1,59 +1,40 @@
-"""The map that people read and the JSON that scripts read."""
+"""The map that people read in a terminal."""
 
 from __future__ import annotations
 
 import io
-import json
 import re
 from textwrap import dedent
 
 import pytest
+from attrs import evolve
 from rich.console import Console
 
-from rolecall.api import (
-    ModelDemand,
-    ModelId,
-    Nodes,
-    PlacementJob,
-    PlacementMode,
-    PlacementPlan,
-    RoleDemand,
-    RoleName,
-)
-from rolecall.placement.preflight import plan_placement
-from rolecall.placement.pictures.plan_json import plan_to_json
+from rolecall.api import Nodes, PlacementMode, PlacementPlan, RoleName, TrainingDemand
 from rolecall.placement.pictures.terminal_map import render_map
+from rolecall.testing.demands import placement_job, role_demand
 from rolecall_placement.decoupled import Decoupled
 from rolecall_placement.defer import Defer
 from rolecall_placement.split import Split
 
 
 def planned(
-    mode: PlacementMode, *roles: tuple[str, int, int], pool: int | None = None, per_node: int = 8
+    mode: PlacementMode,
+    *roles: tuple[str, int, int],
+    nodes: Nodes | None = None,
+    training: tuple[TrainingDemand, ...] = (),
 ) -> PlacementPlan:
-    """A plan of roles given as (name, replicas, devices per engine), each with a model "m"."""
-    return plan_placement(
-        PlacementJob(
-            resource="GPU",
-            nodes=Nodes.endless(per_node) if pool is None else Nodes.equal(pool, per_node=per_node),
-            roles=tuple(
-                RoleDemand(
-                    role=RoleName(name),
-                    deferrable=True,
-                    models=(
-                        ModelDemand(
-                            model=ModelId("m"),
-                            replicas=replicas,
-                            devices_per_engine=devices,
-                            tensor_parallel=devices,
-                            pipeline_parallel=1,
-                        ),
-                    ),
-                )
-                for name, replicas, devices in roles
-            ),
-        ),
-        mode,
+    """A plan of roles given as (name, replicas, devices per engine), each with a model "m0"."""
+    demands = (role_demand(name, (replicas, devices)) for name, replicas, devices in roles)
+    job = placement_job(*demands, training=training)
+    answer = mode.plan(evolve(job, nodes=nodes or job.nodes))
+    assert isinstance(answer, PlacementPlan), answer
+    return answer
+
+
+def trainer(role: str, devices: int, *, on: str | None = None) -> TrainingDemand:
+    return TrainingDemand(
+        role=RoleName(role), devices=devices, offload=True, on=None if on is None else RoleName(on)
     )
 
 
@@ -71,7 +52,7 @@ def lines(text: str) -> str:
 
 
 def test_roles_side_by_side_are_shown_in_one_row() -> None:
-    plan = planned(Split(), ("writer", 4, 1), ("judge", 1, 2), ("scorer", 1, 1), pool=8)
+    plan = planned(Split(), ("writer", 4, 1), ("judge", 1, 2), ("scorer", 1, 1), nodes=Nodes.of([8]))
     assert lines(shown(plan)) == dedent("""\
         split · 8 GPU in 1 pool · 1 phase: all roles awake together
 
@@ -80,15 +61,15 @@ def test_roles_side_by_side_are_shown_in_one_row() -> None:
             inference  W W W W J─J S .
 
               role     model   engines         pool     bundles   device share
-          W   writer   m       4 × 1 device    shared   0-3       1
-          J   judge    m       1 × 2 devices   shared   4-5       1
-          S   scorer   m       1 × 1 device    shared   6         1
+          W   writer   m0      4 × 1 device    shared   0-3       1
+          J   judge    m0      1 × 2 devices   shared   4-5       1
+          S   scorer   m0      1 × 1 device    shared   6         1
 
           Nobody uses bundle 7.""")
 
 
 def test_roles_in_turn_have_a_row_each_and_say_what_they_share() -> None:
-    plan = planned(Defer(), ("writer", 4, 1), ("judge", 1, 2), pool=4, per_node=2)
+    plan = planned(Defer(), ("writer", 4, 1), ("judge", 1, 2), nodes=Nodes.of([2, 2]))
     text = lines(shown(plan))
     assert text.startswith("defer · 4 GPU in 1 pool · 2 phases, one at a time")
     assert dedent("""\
@@ -113,14 +94,14 @@ def test_a_plan_without_devices_is_one_line() -> None:
 
 
 def test_a_terminal_without_unicode_gets_the_same_map_in_ascii() -> None:
-    plan = planned(Split(), ("writer", 2, 2), ("judge", 1, 2), pool=6, per_node=2)
+    plan = planned(Split(), ("writer", 2, 2), ("judge", 1, 2), nodes=Nodes.of([2, 2, 2]))
     text = shown(plan, encoding="ascii")
     assert "W-W | W-W | J-J" in text
     assert "2 x 2 devices" in text
 
 
 def test_only_a_terminal_gets_colours() -> None:
-    plan = planned(Split(), ("writer", 2, 1), ("judge", 1, 1), pool=3)
+    plan = planned(Split(), ("writer", 2, 1), ("judge", 1, 1), nodes=Nodes.of([3]))
     assert "\x1b" not in shown(plan)
     coloured = shown(plan, colour=True)
     row = next(line for line in coloured.splitlines() if "inference" in line)
@@ -130,7 +111,9 @@ def test_only_a_terminal_gets_colours() -> None:
 
 
 def test_a_letter_stands_for_one_role_only() -> None:
-    text = shown(planned(Split(), ("judge", 1, 1), ("jury", 1, 1), ("jj", 1, 1), ("j", 1, 1), pool=4))
+    text = shown(
+        planned(Split(), ("judge", 1, 1), ("jury", 1, 1), ("jj", 1, 1), ("j", 1, 1), nodes=Nodes.of([4]))
+    )
     row = next(line for line in text.splitlines() if "inference" in line)
     letters = row.split()[1:]
     assert letters[:2] == ["J", "U"]
@@ -138,7 +121,7 @@ def test_a_letter_stands_for_one_role_only() -> None:
 
 
 def test_a_wide_pool_is_folded_at_nodes_and_repeats_are_counted() -> None:
-    plan = planned(Defer(), ("writer", 128, 8), ("judge", 40, 4), pool=1024)
+    plan = planned(Defer(), ("writer", 128, 8), ("judge", 40, 4), nodes=Nodes.equal(1024, per_node=8))
     text = shown(plan, width=100)
     assert max(map(len, text.splitlines())) <= 100
     assert len(text.splitlines()) < 40
@@ -152,7 +135,7 @@ def test_a_wide_pool_is_folded_at_nodes_and_repeats_are_counted() -> None:
 @pytest.mark.parametrize("per_node", [1, 3, 8, 100])
 @pytest.mark.parametrize("devices", [1, 7, 65, 300])
 def test_every_bundle_is_on_the_map_whatever_the_width(width: int, per_node: int, devices: int) -> None:
-    plan = planned(Split(), ("writer", devices, 1), pool=devices, per_node=per_node)
+    plan = planned(Split(), ("writer", devices, 1), nodes=Nodes.equal(devices, per_node=per_node))
     text = shown(plan, width=width)
     assert max(len(line) for line in text.split("      role")[0].splitlines()[1:]) <= width
     seen = sum(line.count("W") for line in text.splitlines() if line.strip().startswith("inference"))
@@ -162,51 +145,3 @@ def test_every_bundle_is_on_the_map_whatever_the_width(width: int, per_node: int
             first, last = line.split()[1].rstrip(":").split("-")
             counted += int(last) - int(first) + 1
     assert seen + counted == devices
-
-
-def test_json_is_complete_and_stable() -> None:
-    plan = planned(Defer(), ("writer", 2, 1), ("judge", 1, 2), pool=3, per_node=4)
-    assert json.loads(json.dumps(plan_to_json(plan))) == {
-        "schema_version": 2,
-        "mode": "defer",
-        "pools": [
-            {"pool_id": "shared", "resource": "GPU", "devices": 3, "nodes": [{"count": 1, "devices": 3}]}
-        ],
-        "phases": [{"name": "writer", "roles": ["writer"]}, {"name": "judge", "roles": ["judge"]}],
-        "replicas": [
-            {
-                "role": "writer",
-                "model": "m",
-                "engine": "m/replica-0",
-                "pool_id": "shared",
-                "bundles": [0],
-                "reservation": 0.5,
-            },
-            {
-                "role": "writer",
-                "model": "m",
-                "engine": "m/replica-1",
-                "pool_id": "shared",
-                "bundles": [1],
-                "reservation": 0.5,
-            },
-            {
-                "role": "judge",
-                "model": "m",
-                "engine": "m/replica-0",
-                "pool_id": "shared",
-                "bundles": [0, 1],
-                "reservation": 0.5,
-            },
-        ],
-        "conflicts": {"writer": ["judge"], "judge": ["writer"]},
-    }
-
-
-def test_json_agrees_with_the_plan_about_conflicts_and_reservations() -> None:
-    plan = planned(Defer(), ("writer", 4, 1), ("judge", 1, 2), ("scorer", 1, 1), pool=4)
-    as_json = plan_to_json(plan)
-    for role, conflicts in as_json["conflicts"].items():
-        assert set(conflicts) == plan.conflicts(RoleName(role))
-    for replica in as_json["replicas"]:
-        assert replica["reservation"] == plan.reservation(replica["pool_id"], replica["bundles"][0])
