@@ -17,10 +17,13 @@ from rich.padding import Padding
 from rich.text import Text
 
 from rolecall.cli.plugin_traceback import plugin_traceback
+from rolecall.cli.what_if import WhatIf, what_if_options
+from rolecall.config.overrides import toml_lines
 from rolecall.errors import ConfigError, PlacementRefused, Refusal
-from rolecall.job.prepare import prepare_job
+from rolecall.job.prepare import resolve_file
 from rolecall.placement.pictures.plan_json import PLAN_SCHEMA_VERSION, plan_to_json
 from rolecall.placement.pictures.terminal_map import render_map
+from rolecall.placement.preflight import plan_job
 from rolecall.placement.wording import counted
 
 JOB_FILE_IS_WRONG = 2
@@ -29,15 +32,18 @@ JOB_FILE_IS_WRONG = 2
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the plan, or what is wrong, as JSON.")
+@what_if_options
 @click.pass_context
-def plan(ctx: click.Context, file: Path, as_json: bool) -> None:
+def plan(ctx: click.Context, file: Path, as_json: bool, what_if: WhatIf) -> None:
     """Check FILE on paper and show which devices each role gets.
 
     Needs no device and starts nothing. Exit code 2: the file is wrong or its job can't be
     placed; everything that is wrong is listed.
     """
     try:
-        _, placement = prepare_job(file)
+        resolved = resolve_file(file, overrides=what_if.overrides())
+        what_if.check(resolved.config.placement)
+        placement = plan_job(resolved)
     except (ConfigError, PlacementRefused) as error:
         if as_json:
             click.echo(json.dumps(_problem_to_json(error), indent=2))
@@ -48,7 +54,13 @@ def plan(ctx: click.Context, file: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(plan_to_json(placement), indent=2))
     else:
-        Console(highlight=False).print(render_map(placement))
+        console = Console(highlight=False)
+        console.print(render_map(placement))
+        if resolved.explicit:
+            console.print("\nplacement.layout stands for:\n")
+            console.print(
+                Text("\n".join(f"  {line}" for line in toml_lines(resolved.explicit))), soft_wrap=True
+            )
 
 
 def _problem_to_json(error: ConfigError | PlacementRefused) -> dict[str, Any]:

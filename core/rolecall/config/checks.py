@@ -38,7 +38,7 @@ def _training_faults(config: JobConfig) -> Iterator[Fault]:
         if name in config.roles:
             yield Fault(path=path, message=f"{quoted(name)} is the name of an inference role; choose another")
         if role.on is None:
-            if role.devices is None:
+            if role.devices is None and config.placement.layout is None:
                 yield Fault(
                     path=(*path, "devices"), message="is needed, or on = the role whose devices it uses"
                 )

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve
 
 from rolecall.config.lines import KeyLines, KeyPath
+from rolecall.config.overrides import Override, override
 from rolecall.config.source import Source
 from rolecall.config.specs import JobConfig
 from rolecall.config.structure import StructureError, structure
@@ -26,8 +27,8 @@ _POSITION = re.compile(
 _UNQUOTED_TEXT_HINT = ' (text needs quotes: key = "text")'
 
 
-def load_config(path: Path) -> JobConfig:
-    """Read a job file.
+def load_config(path: Path, overrides: Iterable[Override] = ()) -> JobConfig:
+    """Read a job file, with other values for some of its keys.
 
     Raises:
         ConfigError: the file can't be read, is not TOML, or does not fit the job file's tables;
@@ -35,10 +36,14 @@ def load_config(path: Path) -> JobConfig:
     """
     text = _read(path)
     table = _parse(path, text)
+    asked = override(table, overrides)
+    source = Source(file=str(path), origins=asked.origins)
+    if asked.faults:
+        raise _located(source, text, table).error(asked.faults)
     try:
-        return structure(JobConfig, table)
+        return structure(JobConfig, asked.table)
     except StructureError as error:
-        raise Source(file=str(path), lines=KeyLines.of(text, table)).error(error.faults) from error
+        raise _located(source, text, table).error(error.faults) from error
 
 
 def structure_options(
@@ -61,21 +66,27 @@ def structure_options(
         raise Source(file=file, lines=lines).error(fault.under(key) for fault in error.faults) from error
 
 
-def source_of(config: JobConfig, path: Path) -> Source:
+def _located(source: Source, text: str, table: Mapping[str, Any]) -> Source:
+    return evolve(source, lines=KeyLines.of(text, table))
+
+
+def source_of(config: JobConfig, path: Path, overrides: Iterable[Override] = ()) -> Source:
     """Return where ``config`` was read from, with lines if the file still says the same.
 
     Actors get their config by value and may run where the file isn't, or after it was edited;
     they still name file and key.
     """
+    source = Source(file=str(path))
     try:
         text = _read(path)
         table = _parse(path, text)
+        asked = override(table, overrides)
+        source = evolve(source, origins=asked.origins)
         # The command line may have added to the section about plugins.
-        written = evolve(structure(JobConfig, table), plugins=config.plugins)
-        lines = KeyLines.of(text, table) if written == config else KeyLines()
+        written = evolve(structure(JobConfig, asked.table), plugins=config.plugins)
     except (ConfigError, StructureError):
-        lines = KeyLines()
-    return Source(file=str(path), lines=lines)
+        return source
+    return _located(source, text, table) if written == config else source
 
 
 def _read(path: Path) -> str:

@@ -11,7 +11,7 @@ needs. Starts nothing, and imports neither Ray nor an engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -20,19 +20,29 @@ from attrs import frozen
 from rolecall.config.checks import job_faults, role_faults
 from rolecall.config.lines import KeyPath
 from rolecall.config.loader import source_of
+from rolecall.config.overrides import Override, with_values
 from rolecall.config.resolved import ResolvedJob, ResolvedModel, ResolvedRole, ResolvedRouter
 from rolecall.config.source import Fault, key_text
-from rolecall.config.specs import JobConfig, ModelConfig, PluginsSection, RewardConfig, RoleConfig
+from rolecall.config.specs import (
+    JobConfig,
+    ModelConfig,
+    PlacementSection,
+    PluginsSection,
+    RewardConfig,
+    RoleConfig,
+)
 from rolecall.config.structure import StructureError, structure
 from rolecall.errors import DuplicatePluginError, PluginError, UnknownPluginError
 from rolecall.ids import ModelId, RoleName
 from rolecall.interfaces.batch_sink import BatchSink, SinkContext
 from rolecall.interfaces.engine_backend import Capability, EngineBackend
 from rolecall.interfaces.observer import Observer
-from rolecall.interfaces.placement_mode import PlacementMode
+from rolecall.interfaces.placement_mode import Arrangement, PlacementMode
 from rolecall.interfaces.reward_adapter import RewardAdapter
 from rolecall.interfaces.role import NamedReward, Role, WeightSource
 from rolecall.interfaces.routing_policy import RoutingPolicy
+from rolecall.placement.shorthand.explicit import LAYOUT_PATH, explicit_form
+from rolecall.placement.shorthand.notation import LayoutError
 from rolecall.plugins.contract import load_error
 from rolecall.plugins.host import PluginHost
 from rolecall.plugins.kinds import PluginKind
@@ -55,20 +65,26 @@ def job_plugins(section: PluginsSection) -> PluginHost:
     return PluginHost.from_environment(block=section.block, trace=section.trace)
 
 
-def resolve_job(config: JobConfig, file: Path, host: PluginHost) -> ResolvedJob:
-    """Resolve a whole job; ``file`` is where ``config`` was read from.
+def resolve_job(
+    config: JobConfig, file: Path, host: PluginHost, overrides: Sequence[Override] = ()
+) -> ResolvedJob:
+    """Resolve a whole job; ``file`` is where ``config`` was read from, ``overrides`` what it was read with.
+
+    ``placement.layout`` is put into the keys that it stands for.
 
     Raises:
         ConfigError: with every problem of the file.
         PluginError: a selected plugin is broken.
     """
-    resolution = _Resolution(config, file, host)
+    resolution = _Resolution(config, file, host, overrides)
+    explicit = resolution.layout(config)
+    config = with_values(config, explicit)
     resolution.add(job_faults(config, file))
     resolution.add(
         Fault(path=("plugins", "block", number), message=message) for number, message in host.block_faults()
     )
     roles = {name: resolution.role(name, role) for name, role in config.roles.items()}
-    mode = resolution.made(_Choice(PluginKind.PLACEMENT_MODE, config.placement.mode, ("placement", "mode")))
+    mode = resolution.mode(config.placement)
     rewards = [resolution.reward(name, reward) for name, reward in config.rewards.items()]
     observers = [
         resolution.made(_Choice(PluginKind.OBSERVER, name, ("job", "observers", index)))
@@ -85,6 +101,7 @@ def resolve_job(config: JobConfig, file: Path, host: PluginHost) -> ResolvedJob:
         mode=cast(PlacementMode, mode),
         rewards=tuple(_sound(reward) for reward in rewards),
         observers=tuple(cast(Observer, observer) for observer in observers),
+        explicit=explicit,
     )
 
 
@@ -185,10 +202,13 @@ class _Resolution:
     Methods return None for what can't be made, once its fault has been noted.
     """
 
-    def __init__(self, config: JobConfig, file: Path, host: PluginHost) -> None:
+    def __init__(
+        self, config: JobConfig, file: Path, host: PluginHost, overrides: Sequence[Override] = ()
+    ) -> None:
         self._config = config
         self._file = file
         self._host = host
+        self._overrides = overrides
         self._faults: list[Fault] = []
         self._broken: list[PluginError] = []
         self._refused: set[_Choice] = set()
@@ -206,9 +226,45 @@ class _Resolution:
         cause = self._broken[0] if self._broken else None
         if cause is not None and only_broken_plugins:
             raise cause
-        raise source_of(self._config, self._file).error(self._faults) from cause
+        raise source_of(self._config, self._file, self._overrides).error(self._faults) from cause
 
     # --- parts of a job -----------------------------------------------------------------
+
+    def layout(self, config: JobConfig) -> tuple[Override, ...]:
+        """Return the keys that ``placement.layout`` stands for; none without it, or if it is wrong."""
+        placement = config.placement
+        if placement.layout is None:
+            return ()
+        modes = self._arrangements(placement)
+        if placement.mode is not None and placement.mode not in modes:
+            return ()
+        try:
+            return explicit_form(placement.layout, config, modes)
+        except LayoutError as error:
+            self.add(Fault(path=LAYOUT_PATH, message=message) for message in error.messages)
+            return ()
+
+    def _arrangements(self, placement: PlacementSection) -> dict[str, Arrangement]:
+        """Return what each mode that a layout may choose declares: the one that is named, or all."""
+        kind = PluginKind.PLACEMENT_MODE
+        found: dict[str, Arrangement] = {}
+        for name in self._host.names(kind) if placement.mode is None else (placement.mode,):
+            try:
+                found[name] = self._host.load(kind, name).arrangement
+            except PluginError:
+                continue  # told where the mode is named; where it isn't, it can't stop a job
+        return found
+
+    def mode(self, placement: PlacementSection) -> object | None:
+        """Return the placement mode; a layout that chooses none has a fault of its own."""
+        path: KeyPath = ("placement", "mode")
+        if placement.mode is not None:
+            return self.made(_Choice(PluginKind.PLACEMENT_MODE, placement.mode, path))
+        if placement.layout is None:
+            installed = ", ".join(self._host.names(PluginKind.PLACEMENT_MODE))
+            message = f"is missing; it must be text: the name of a placement mode. Installed: {installed}"
+            self.add([Fault(path=path, message=f"{message}. Or write the layout: placement.layout")])
+        return None
 
     def role(self, name: str, role: RoleConfig) -> ResolvedRole | None:
         path: KeyPath = ("roles", name)

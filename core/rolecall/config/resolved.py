@@ -12,6 +12,7 @@ from typing import Any
 
 from attrs import frozen
 
+from rolecall.config.overrides import Override
 from rolecall.config.specs import JobConfig, ModelConfig, RoleConfig
 from rolecall.ids import ModelId, RoleName
 from rolecall.interfaces.engine_backend import EngineBackend, EngineFeatures
@@ -74,6 +75,10 @@ class ResolvedJob:
 
     The sink is checked but not made: each process that needs it opens one of its own
     (``rolecall.config.resolve.open_sink``).
+
+    Attributes:
+        config: with the keys that ``placement.layout`` stands for.
+        explicit: those keys; none without a layout.
     """
 
     config: JobConfig
@@ -82,3 +87,4 @@ class ResolvedJob:
     mode: PlacementMode
     rewards: tuple[NamedReward, ...]
     observers: tuple[Observer, ...]
+    explicit: tuple[Override, ...] = ()

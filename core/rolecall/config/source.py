@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from attrs import field, frozen
 
@@ -27,23 +27,29 @@ class Fault:
 
 @frozen(kw_only=True)
 class Source:
-    """One file: its name as the user wrote it and, where they are known, the lines of its keys."""
+    """One file: its name as the user wrote it and, where they are known, the lines of its keys.
+
+    ``origins``: where keys come from that are not the file's own (:mod:`rolecall.config.overrides`).
+    """
 
     file: str
     lines: KeyLines = field(factory=KeyLines)
+    origins: Mapping[KeyPath, str] = field(factory=dict)
 
     def error(self, faults: Iterable[Fault]) -> ConfigError:
         """Return one error with a problem for each fault, in the order of the file."""
-        problems = [
-            ConfigProblem(
-                file=self.file,
-                key=key_text(fault.path),
-                message=fault.message,
-                line=self.lines.nearest_line(fault.path),
-            )
-            for fault in faults
-        ]
+        problems = [self._problem(fault) for fault in faults]
         return ConfigError(sorted(problems, key=lambda problem: problem.line or 0))
+
+    def _problem(self, fault: Fault) -> ConfigProblem:
+        ancestors = (fault.path[:length] for length in range(len(fault.path), 0, -1))
+        origin = next((self.origins[path] for path in ancestors if path in self.origins), None)
+        return ConfigProblem(
+            file=origin or self.file,
+            key=key_text(fault.path),
+            message=fault.message,
+            line=None if origin else self.lines.nearest_line(fault.path),
+        )
 
 
 def key_text(path: KeyPath) -> str:

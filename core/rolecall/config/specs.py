@@ -75,15 +75,17 @@ class ClusterSection:
 class PlacementSection:
     """``[placement]``: which devices the job has and how the roles share them.
 
-    mode: name of a placement-mode plugin.
+    mode: name of a placement-mode plugin; may be left out with ``layout``.
     resource: Ray resource that one device is: ``GPU``, or a custom one such as ``device_slot``.
     devices: devices that the job has. Modes that share one pool make it as large, or, without this key,
         as large as the training roles need; modes that give each role a pool of its own stay within it.
     devices_per_node: devices on each node.
     nodes: devices of each node where they differ, instead of ``devices`` and ``devices_per_node``.
+    layout: who gets which part of the devices, in short: ``"rollout[1/2] + genrm[1/2] -> actor[*]"``. It
+        stands for ``mode``, ``devices``, the models' ``replicas`` and the training roles' ``devices``.
     """
 
-    mode: str
+    mode: str | None = None
     resource: str = "GPU"
     devices: int | None = field(default=None, validator=validators.optional(_positive))
     devices_per_node: int = field(default=8, validator=_positive)
@@ -91,6 +93,7 @@ class PlacementSection:
         default=None,
         validator=validators.optional([validators.min_len(1), validators.deep_iterable(_positive)]),
     )
+    layout: str | None = None
 
 
 @frozen(kw_only=True)

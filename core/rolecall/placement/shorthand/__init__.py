@@ -1,0 +1,1 @@
+"""``placement.layout``: a layout in one line, and the keys of the job file that it stands for."""
