@@ -615,3 +615,70 @@ def test_status_tells_leases_batches_and_running_operations() -> None:
 def test_a_setup_that_contradicts_itself_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(LeaseError, match=message):
         Desk(**changes)
+
+
+# --- the trainer ------------------------------------------------------------------------
+
+ACTOR, CRITIC = RoleName("actor"), RoleName("critic")
+WITH_TRAINER: dict[str, Any] = {
+    "conflicts": {**CONFLICTS, WRITER: {JUDGE, ACTOR}, ACTOR: {WRITER}, CRITIC: set[RoleName]()},
+    "opening": {**OPENING, ACTOR: ASLEEP, CRITIC: OPENING[GUEST]},
+    "training": {ACTOR, CRITIC},
+}
+
+
+def test_the_trainers_turn_keeps_the_roles_on_its_devices_asleep() -> None:
+    desk = Desk(begun=2, **WITH_TRAINER)
+    desk.ledger.commit_batch(BatchId(0), acknowledged=True)
+    desk.wake(ACTOR, batch=0)
+    with pytest.raises(LeaseError, match=r"actor is ACTIVE \(batch 0, token \d+\); they must be SLEEPING"):
+        desk.activate(WRITER, batch=1).result()
+    desk.wake(JUDGE, batch=1)  # on devices that the trainer is not on
+    desk.sleep(JUDGE, batch=1)
+    desk.sleep(ACTOR, batch=0)
+    desk.wake(WRITER, batch=1)
+
+
+def test_the_trainer_waits_until_the_roles_on_its_devices_are_asleep() -> None:
+    desk = Desk(begun=2, **WITH_TRAINER)
+    desk.ledger.commit_batch(BatchId(0), acknowledged=True)
+    desk.wake(WRITER, batch=1)
+    with pytest.raises(LeaseError, match="writer is ACTIVE"):
+        desk.activate(ACTOR, batch=0).result()
+    desk.ledger.block(desk.deactivate(WRITER, batch=1), "no proof")
+    with pytest.raises(LeaseBlockedError, match="writer is BLOCKED"):
+        desk.activate(ACTOR, batch=0).result()
+
+
+def test_the_trainers_turn_is_before_its_batch_or_after_the_commit() -> None:
+    desk = Desk(begun=0, **WITH_TRAINER)
+    desk.wake(ACTOR)  # to load what it trains
+    desk.sleep(ACTOR)
+    desk.ledger.begin_batch(BatchId(0))
+    with pytest.raises(
+        LeaseError, match=r"PENDING.*; the trainer's turn is before its batch begins, or after"
+    ):
+        desk.activate(ACTOR).result()
+    with pytest.raises(LeaseError, match="PENDING"):
+        desk.activate(CRITIC).result()
+    desk.ledger.commit_batch(BatchId(0), acknowledged=True)
+    desk.wake(ACTOR)
+    assert desk.activate(CRITIC).state is OperationState.FINISHED, "it has devices of its own"
+
+
+def test_nothing_is_committed_during_the_trainers_turn() -> None:
+    desk = Desk(begun=2, **WITH_TRAINER)
+    desk.ledger.commit_batch(BatchId(0), acknowledged=True)
+    desk.wake(ACTOR, batch=0)
+    with pytest.raises(LeaseError, match="batch 1 is not committed: actor is ACTIVE"):
+        desk.ledger.commit_batch(BatchId(1), acknowledged=True)
+
+
+def test_after_a_failure_the_trainer_gives_its_turn_back_and_gets_no_other() -> None:
+    desk = Desk(begun=2, **WITH_TRAINER)
+    desk.ledger.commit_batch(BatchId(0), acknowledged=True)
+    desk.wake(ACTOR, batch=0)
+    desk.ledger.fail_batch(BatchId(1), "no verdict")
+    desk.sleep(ACTOR, batch=0)
+    with pytest.raises(BatchFailedError, match="no verdict"):
+        desk.activate(ACTOR, batch=0).result()

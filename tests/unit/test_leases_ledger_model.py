@@ -26,12 +26,12 @@ from rolecall.leases.lease_state import TRANSITIONS, LeaseState, OpeningLease
 from rolecall.leases.ledger import Ledger
 from rolecall.leases.operation import Command, Method, Operation, OperationState
 
-# a-b and b-c share devices, a-c do not, d shares with nobody.
-A, B, C, D = (RoleName(name) for name in "abcd")
-CONFLICTS: dict[RoleName, set[RoleName]] = {A: {B}, B: {A, C}, C: {B}, D: set()}
-SHARED = (A, B, C)
+# a-b and b-c share devices, a-c do not, d shares with nobody; t is the trainer's and shares with a.
+A, B, C, D, T = (RoleName(name) for name in "abcdt")
+CONFLICTS: dict[RoleName, set[RoleName]] = {A: {B, T}, B: {A, C}, C: {B}, D: set(), T: {A}}
+SHARED = (A, B, C, T)
 
-roles = st.sampled_from([A, B, C, D])
+roles = st.sampled_from([A, B, C, D, T])
 picks = st.integers(0, 999)
 ages = st.sampled_from([0, 0, 0, 0, 1, -1])
 """How many batches before the newest one a call is about; most are about the newest."""
@@ -76,7 +76,9 @@ class LedgerMachine(RuleBasedStateMachine):
             for role, others in CONFLICTS.items()
         }
         self.events: list[tuple[str, dict[str, Any]]] = []
-        self.ledger = Ledger(conflicts=CONFLICTS, opening=opening, clock=lambda: 0.0, emit=self.listen)
+        self.ledger = Ledger(
+            conflicts=CONFLICTS, opening=opening, training={T}, clock=lambda: 0.0, emit=self.listen
+        )
         self.holding: set[RoleName] = set()
         self.holder: dict[RoleName, BatchId] = {}
         self.unknown: set[RoleName] = set()
@@ -118,7 +120,8 @@ class LedgerMachine(RuleBasedStateMachine):
         """What a well-behaved caller would ask next."""
         subject = min((CONFLICTS[role] | {role}) & self.holding, default=role)
         awake = subject in self.holding
-        holder = self.ledger.status()["leases"][subject]["batch"] if awake else self.newest
+        wanted = self.newest - 1 if subject == T else self.newest
+        holder = self.ledger.status()["leases"][subject]["batch"] if awake else wanted
         method = Method.DEACTIVATE if awake else Method.ACTIVATE
         self.ask_anything(method, subject, self.newest - holder, at_once)
 
@@ -168,7 +171,9 @@ class LedgerMachine(RuleBasedStateMachine):
         assert role not in self.unknown, "a fence is never passed"
         if operation.command.method is Method.ACTIVATE:
             assert self.failure is None, "after a failure only deactivations"
-            assert batch in self.pending
+            assert (batch in self.pending) is (role != T), (
+                "training waits for the commit, all others for none"
+            )
             assert not (CONFLICTS[role] & self.holding), "two roles on one device"
             assert role not in self.holding
             self.holding.add(role)

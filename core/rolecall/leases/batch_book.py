@@ -51,10 +51,9 @@ class BatchBook:
             TransitionError: the batch was committed, or is too old to tell.
         """
         self.require_healthy(number)
-        batch = self._batches.get(number)
-        if batch is not None and batch.state is BatchState.PENDING:
+        if self.is_pending(number):
             return
-        if batch is not None or self._is_forgotten(number):
+        if number in self._batches or self._is_forgotten(number):
             raise TransitionError(
                 f"batch {number} can't begin: {self.describe(number)}; batch numbers are never reused"
             )
@@ -68,9 +67,13 @@ class BatchBook:
             TransitionError: the batch has not begun or has ended.
         """
         self.require_healthy(number)
-        batch = self._batches.get(number)
-        if batch is None or batch.state is not BatchState.PENDING:
+        if not self.is_pending(number):
             raise TransitionError(f"batch {number} is not open: {self.describe(number)}")
+
+    def is_pending(self, number: BatchId) -> bool:
+        """Return whether the batch has begun and not ended."""
+        batch = self._batches.get(number)
+        return batch is not None and batch.state is BatchState.PENDING
 
     def require_healthy(self, number: BatchId) -> None:
         """Raise the run's first failure, worded for this batch, if there is one."""

@@ -29,6 +29,7 @@ from rolecall.leases.lease_state import OpeningLease
 from rolecall.leases.ledger import Ledger
 from rolecall.leases.operation import Command, Method, Operation, OperationState
 from rolecall.leases.port import RoleLifecycle
+from rolecall.leases.trainer import TrainersWord
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +45,10 @@ class LeaseCoordinator:
     """Implements :class:`~rolecall.leases.port.CoordinatorPort` in this process.
 
     Args:
-        roles: the roles that share devices; resident ones are never commanded and may be absent.
+        roles: the inference roles that share devices; resident ones are never commanded and may be absent.
         conflicts: role → roles that share a bundle with it; all roles of the job as keys.
         opening: role → the state its lease starts in, see ``confirmation.opening_lease``.
+        training: those of the keys that are the trainer's; their own word counts, see ``trainer``.
         timeout_s: deadline of one command to a role, answer included.
         emit: takes ``lease.state`` and ``batch.state``.
         clock: seconds, monotonic; deadlines go by the event loop's own clock.
@@ -58,12 +60,13 @@ class LeaseCoordinator:
         *,
         conflicts: Mapping[RoleName, Set[RoleName]],
         opening: Mapping[RoleName, OpeningLease],
+        training: Set[RoleName] = frozenset(),
         timeout_s: float = DEFAULT_TIMEOUT_S,
         emit: Emit = discard,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ledger = Ledger(conflicts=conflicts, opening=opening, clock=clock, emit=emit)
-        self._roles = dict(roles)
+        self._ledger = Ledger(conflicts=conflicts, opening=opening, training=training, clock=clock, emit=emit)
+        self._roles = {**roles, **{role: TrainersWord(role) for role in training}}
         self._timeout_s = timeout_s
         self._tasks: dict[OperationId, asyncio.Task[None]] = {}
         self._unanswered: set[asyncio.Task[LifecycleResult]] = set()

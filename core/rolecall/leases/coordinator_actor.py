@@ -53,6 +53,7 @@ class CoordinatorActor:
         events: Any,
         conflicts: Mapping[RoleName, Set[RoleName]],
         opening: Mapping[RoleName, OpeningLease],
+        training: Set[RoleName],
         timeout_s: float,
     ) -> None:
         self._timeout_s = timeout_s
@@ -60,6 +61,7 @@ class CoordinatorActor:
             {role: RayRoleLifecycle(role, service) for role, service in services.items()},
             conflicts=conflicts,
             opening=opening,
+            training=training,
             timeout_s=timeout_s,
             emit=remote_emitter(events),
         )
@@ -204,6 +206,7 @@ def create_coordinator(
     events: Any,
     conflicts: Mapping[RoleName, Set[RoleName]],
     opening: Mapping[RoleName, OpeningLease],
+    training: Set[RoleName] = frozenset(),
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> RayCoordinator:
     """Start the job's coordinator actor and return a client of it.
@@ -223,6 +226,7 @@ def create_coordinator(
         events=events,
         conflicts=dict(conflicts),
         opening=dict(opening),
+        training=frozenset(training),
         timeout_s=timeout_s,
     )
     return RayCoordinator(handle)

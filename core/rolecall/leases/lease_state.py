@@ -32,7 +32,7 @@ class LeaseState(StrEnum):
 
 TRANSITIONS: Mapping[LeaseState, Mapping[LeaseState, str]] = {
     LeaseState.SLEEPING: {
-        LeaseState.ONLOADING: "granted to a pending batch, every conflicting role being SLEEPING",
+        LeaseState.ONLOADING: "granted to a batch, every conflicting role being SLEEPING",
     },
     LeaseState.ONLOADING: {
         LeaseState.ACTIVE: "the role confirmed that every replica is READY",
@@ -49,7 +49,7 @@ TRANSITIONS: Mapping[LeaseState, Mapping[LeaseState, str]] = {
 }
 
 SHARED_STARTS: Mapping[LeaseState, str] = {
-    LeaseState.SLEEPING: "shared role, proved asleep",
+    LeaseState.SLEEPING: "shared role, proved asleep; the trainer's, not there yet",
     LeaseState.BLOCKED: "start not confirmed",
 }
 """First states of a role that conflicts with another. Never ACTIVE: it has to be granted."""

@@ -16,6 +16,7 @@ Invariants:
     * Tokens grow strictly, one a command, over all roles.
     * A batch is committed only when acknowledged and while every shared role is SLEEPING.
     * Roles that conflict with nobody are *resident*: never commanded, awake from the start.
+    * A training role is granted for a batch that has not begun or is committed, all others for a pending one.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Ledger:
     Args:
         conflicts: role → roles that share a bundle with it; symmetric, all roles as keys.
         opening: role → the state its lease starts in.
+        training: those of the roles that are the trainer's.
         clock: seconds, monotonic; only for telling ages.
         emit: takes ``lease.state`` and ``batch.state``.
         retired_limit, committed_limit: how much history is kept.
@@ -68,6 +70,7 @@ class Ledger:
         *,
         conflicts: Mapping[RoleName, Set[RoleName]],
         opening: Mapping[RoleName, OpeningLease],
+        training: Set[RoleName] = frozenset(),
         clock: Callable[[], float],
         emit: Emit = discard,
         retired_limit: int = RETIRED_OPERATIONS,
@@ -75,6 +78,7 @@ class Ledger:
     ) -> None:
         _check_setup(conflicts, opening)
         self._conflicts = {role: frozenset(others) for role, others in conflicts.items()}
+        self._training = training
         self._clock = clock
         self._last_token = 0
         self._operations = OperationLog(retired_limit)
@@ -280,6 +284,14 @@ class Ledger:
         return None
 
     def _require_open(self, command: Command) -> None:
+        if command.role in self._training:
+            self._book.require_healthy(command.batch)
+            if self._book.is_pending(command.batch):
+                raise LeaseError(
+                    f"can't {command}: {self._book.describe(command.batch)}; the trainer's turn is before its"
+                    " batch begins, or after its commit"
+                )
+            return
         try:
             self._book.require_pending(command.batch)
         except TransitionError as error:
