@@ -37,6 +37,10 @@ PROTOCOLS: dict[PluginKind, type[Any]] = {
 }
 """What the class of each kind must offer."""
 
+_HOOKS = types.ModuleType("hooks")
+vars(_HOOKS).update({kind.hook: getattr(hookspecs, kind.hook) for kind in PluginKind})
+"""The hooks and nothing else: pluggy looks at every name of what it is given, for every plugin anew."""
+
 PARTS: dict[str, type[Any]] = {"router": RouterBackend}
 """Class attributes that are classes with a contract of their own, and that contract."""
 
@@ -83,7 +87,7 @@ def _import_module(info: PluginInfo) -> types.ModuleType:
 
 def _call_hook(info: PluginInfo, module: types.ModuleType) -> object:
     manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
+    manager.add_hookspecs(_HOOKS)
     try:
         manager.register(module)
         manager.check_pending()

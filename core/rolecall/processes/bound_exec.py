@@ -12,7 +12,6 @@ lives as long as they should: an actor's event loop, never a pool thread.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -22,6 +21,8 @@ _PR_SET_PDEATHSIG = 1
 
 def die_with_parent(parent_pid: int) -> None:
     """Have the kernel SIGKILL this process when ``parent_pid`` ends; exit now if it has ended."""
+    import ctypes  # not needed by a plugin that only imports rolecall.api
+
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) was refused")

@@ -8,7 +8,6 @@ not Python's ``hash``, which differs from process to process. Cost is linear, ab
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import blake2b
 
 from rolecall.interfaces.routing_policy import Candidate
 
@@ -30,6 +29,8 @@ def rendezvous(key: str, candidates: Sequence[Candidate]) -> Candidate:
     Raises:
         ValueError: there are no candidates.
     """
+    from hashlib import blake2b  # OpenSSL: of no use to a process that only plans
+
     if not candidates:
         raise ValueError("rendezvous needs at least one candidate")
     # The key's length goes first, or ("ab", "c") and ("a", "bc") would be one input. Lone surrogates

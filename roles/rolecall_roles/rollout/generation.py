@@ -8,7 +8,6 @@ that lack a sample are never returned.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -107,6 +106,8 @@ def _sampling(sampling: Mapping[str, Any], turn: _Turn) -> dict[str, Any]:
     """
     params = dict(sampling)
     if _SEED in params:
+        import hashlib  # OpenSSL: of no use to a process that only plans
+
         name = f"{params[_SEED]}/{turn.prompt.prompt_id}/{turn.index}"
         params[_SEED] = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) % _SEEDS
     return params
