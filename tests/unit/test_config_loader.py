@@ -99,7 +99,7 @@ def test_every_problem_at_once_with_file_line_and_key(job_file):
         'job.toml:3: job.observers: must be a list, found "console" (text); write ["console"]',
         "job.toml:6: placement.devices: must be greater than 0, found 0",
         'job.toml:7: placement.modes: is not a known key; did you mean "mode"? '
-        "Allowed: mode, resource, devices, devices_per_node, nodes",
+        "Allowed: mode, resource, devices, devices_per_node, nodes, layout",
         'job.toml:10: roles.judge.routing_polcy: is not a known key; did you mean "routing_policy"? '
         "Allowed: models, default_model, aliases, route_keys, routing_policy, router_options, devices, "
         "options",
