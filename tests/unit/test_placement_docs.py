@@ -10,6 +10,7 @@ from rich.console import Console
 
 from rolecall.api import ModelDemand, ModelId, Nodes, PlacementJob, RoleDemand, RoleName
 from rolecall.placement.preflight import plan_placement
+from rolecall.placement.pictures.legend import plan_sheet
 from rolecall.placement.pictures.plan_json import plan_to_json
 from rolecall.placement.pictures.terminal_map import render_map
 from rolecall_placement.defer import Defer
@@ -57,7 +58,7 @@ def sample() -> PlacementJob:
 
 def test_the_sample_map_is_what_is_printed() -> None:
     out = io.StringIO()
-    Console(file=out, width=100).print(render_map(plan_placement(sample(), Defer())))
+    Console(file=out, width=100).print(render_map(plan_sheet(plan_placement(sample(), Defer()))))
     printed = "\n".join(line.rstrip() for line in out.getvalue().strip().splitlines())
     assert f"```text\n{printed}\n```" in PAGE
 

@@ -11,6 +11,7 @@ from attrs import evolve
 from rich.console import Console
 
 from rolecall.api import Nodes, PlacementMode, PlacementPlan, RoleName, TrainingDemand
+from rolecall.placement.pictures.legend import plan_sheet
 from rolecall.placement.pictures.terminal_map import render_map
 from rolecall.testing.demands import placement_job, role_demand
 from rolecall_placement.decoupled import Decoupled
@@ -42,7 +43,7 @@ def shown(plan: PlacementPlan, width: int = 100, *, encoding: str = "utf-8", col
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding)
     console = Console(file=file, width=width, force_terminal=colour, color_system="256" if colour else None)
-    console.print(render_map(plan))
+    console.print(render_map(plan_sheet(plan)))
     file.flush()
     return raw.getvalue().decode(encoding)
 

@@ -21,6 +21,7 @@ from rolecall.cli.what_if import WhatIf, what_if_options
 from rolecall.config.overrides import toml_lines
 from rolecall.errors import ConfigError, PlacementRefused, Refusal
 from rolecall.job.prepare import resolve_file
+from rolecall.placement.pictures.legend import plan_sheet
 from rolecall.placement.pictures.plan_json import PLAN_SCHEMA_VERSION, plan_to_json
 from rolecall.placement.pictures.terminal_map import render_map
 from rolecall.placement.preflight import plan_job
@@ -55,7 +56,7 @@ def plan(ctx: click.Context, file: Path, as_json: bool, what_if: WhatIf) -> None
         click.echo(json.dumps(plan_to_json(placement), indent=2))
     else:
         console = Console(highlight=False)
-        console.print(render_map(placement))
+        console.print(render_map(plan_sheet(placement)))
         if resolved.explicit:
             console.print("\nplacement.layout stands for:\n")
             console.print(

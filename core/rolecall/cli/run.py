@@ -16,6 +16,7 @@ from rich.live import Live
 from rolecall.cli.progress import RunProgress, live_view, plain_lines
 from rolecall.cli.report import samples_table, timeline
 from rolecall.errors import JobError
+from rolecall.placement.pictures.legend import plan_sheet
 from rolecall.placement.pictures.terminal_map import render_map
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ async def _run(resolved: ResolvedJob, plan: PlacementPlan, batches: int, console
         console.print(f"[dim]{time.monotonic() - started_s:6.1f} s[/]  {line}")
 
     cancel_on_ending_signal()
-    console.print(render_map(plan))
+    console.print(render_map(plan_sheet(plan)))
     async with running_job(resolved, plan, say) as job:
         cancel_on_ending_signal()
         say(f"up: {', '.join(resolved.roles)} at {job.state.gateway_url}/<role>")

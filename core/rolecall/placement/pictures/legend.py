@@ -1,33 +1,37 @@
-"""What every picture of a plan says in words: its headline, its legend, its notes. Pure text."""
+"""What a picture of a plan says in words: its headline, its legend, its notes. Pure text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from attrs import frozen
-
 from rolecall.ids import ModelId, RoleName
 from rolecall.placement.occupancy import Occupancy
-from rolecall.placement.pictures.blocks import Row, Span
-from rolecall.placement.pictures.marks import Mark
+from rolecall.placement.pictures.blocks import Row, Span, blocks_of
+from rolecall.placement.pictures.marks import Mark, marks
+from rolecall.placement.pictures.sheet import Line, Sheet
 from rolecall.placement.plan import REFERENCE_RESERVATION, PlacementPlan, ReplicaPlacement, Tenant
 from rolecall.placement.wording import bundle_runs, counted
 
 MAX_RUNS = 8
 """Runs of bundles that are still written out."""
 
-TITLES = ("", "role", "model", "engines", "pool", "bundles", "device share")
+
+def plan_sheet(plan: PlacementPlan) -> Sheet:
+    """Return what a picture of a plan shows."""
+    occupancy = Occupancy.of(plan)
+    found = marks(plan)
+    return Sheet(
+        name=plan.mode,
+        headline=_headline(plan),
+        blocks=blocks_of(plan, occupancy),
+        marks=found,
+        titles=("role", "model", "engines", "pool", "bundles", "device share"),
+        lines=tuple(_legend(plan, occupancy, found)),
+        sentences=tuple(_sentences(plan, occupancy)),
+    )
 
 
-@frozen(kw_only=True)
-class LegendLine:
-    """One model of a role, or one training role; ``cells`` are what stands under ``TITLES``."""
-
-    mark: Mark
-    cells: tuple[str, ...]
-
-
-def headline(plan: PlacementPlan) -> str:
+def _headline(plan: PlacementPlan) -> str:
     """Return what the layout is, in half a line; without the mode's name, which goes before it."""
     if not plan.pools:
         return "no role needs a device"
@@ -41,33 +45,30 @@ def headline(plan: PlacementPlan) -> str:
     return f"{devices} {resources} in {counted(len(plan.pools), 'pool')} · {turns}"
 
 
-def legend(plan: PlacementPlan, occupancy: Occupancy, marks: Mapping[RoleName, Mark]) -> Iterator[LegendLine]:
+def _legend(plan: PlacementPlan, occupancy: Occupancy, found: Mapping[RoleName, Mark]) -> Iterator[Line]:
     """Return a line for each model of each role, then one for each training role."""
     by_model: dict[tuple[RoleName, ModelId], list[ReplicaPlacement]] = {}
     for replica in plan.replicas:
         by_model.setdefault((replica.role, replica.model), []).append(replica)
     for (role, model), replicas in by_model.items():
         engines = f"{len(replicas)} × {counted(len(replicas[0].bundles), 'device')}"
-        yield _line(marks[role], (role, model, engines), replicas, occupancy)
+        yield _line(found[role], (role, model, engines), replicas, occupancy)
     for placement in plan.training:
         processes = "1 process" if len(placement.bundles) == 1 else f"{len(placement.bundles)} processes"
         whose = "" if placement.process == placement.role else f" of {placement.process}"
         words = (placement.role, "(training)", processes + whose)
-        yield _line(marks[placement.role], words, [placement], occupancy)
+        yield _line(found[placement.role], words, [placement], occupancy)
 
 
-def _line(
-    mark: Mark, words: tuple[str, str, str], tenants: Sequence[Tenant], occupancy: Occupancy
-) -> LegendLine:
+def _line(mark: Mark, words: tuple[str, str, str], tenants: Sequence[Tenant], occupancy: Occupancy) -> Line:
     shares = dict.fromkeys(
         share_text(occupancy.share(tenant.pool_id, bundle))
         for tenant in tenants
         for bundle in (tenant.bundles[:1] if isinstance(tenant, ReplicaPlacement) else tenant.bundles)
     )
-    return LegendLine(
+    return Line(
         mark=mark,
         cells=(
-            mark.letter,
             *words,
             ", ".join(dict.fromkeys(tenant.pool_id for tenant in tenants)),
             bundles_text(bundle for tenant in tenants for bundle in tenant.bundles),
@@ -96,7 +97,7 @@ def share_text(share: float) -> str:
     return "1" if share == REFERENCE_RESERVATION else f"{share:.4g}"
 
 
-def notes(plan: PlacementPlan, occupancy: Occupancy) -> Iterator[str]:
+def _sentences(plan: PlacementPlan, occupancy: Occupancy) -> Iterator[str]:
     """Say who takes turns with whom, a sentence for each set of roles, and which bundles nobody uses."""
     groups: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     for (pool_id, bundle), tenants in occupancy.tenants.items():
@@ -105,14 +106,14 @@ def notes(plan: PlacementPlan, occupancy: Occupancy) -> Iterator[str]:
             groups.setdefault((pool_id, names), []).append(bundle)
     for (pool_id, names), bundles in groups.items():
         if len(names) > 1:
-            yield f"{_and(names)} take turns on {_bundles(bundles)}{_of_pool(plan, pool_id)}."
+            yield f"{listed(names)} take turns on {bundles_words(bundles)}{_of_pool(plan, pool_id)}."
     for pool in plan.pools:
         free = [bundle for bundle in range(pool.devices) if (pool.pool_id, bundle) not in occupancy.tenants]
         if free:
-            yield f"Nobody uses {_bundles(free)}{_of_pool(plan, pool.pool_id)}."
+            yield f"Nobody uses {bundles_words(free)}{_of_pool(plan, pool.pool_id)}."
 
 
-def _bundles(bundles: Sequence[int]) -> str:
+def bundles_words(bundles: Sequence[int]) -> str:
     some, of, where = bundles_text(bundles).rpartition(" of ")
     return f"{some}{of}bundle{'' if len(bundles) == 1 else 's'} {where}"
 
@@ -141,7 +142,7 @@ def details(row: Row, span: Span) -> Iterator[str]:
     first, last = (pool.nodes.node_of(bundle)[0] for bundle in (span.first, span.stop - 1))
     nodes = f"node {first}" if first == last else f"nodes {first}-{last}"
     bundles = range(span.first, span.stop)
-    yield f"{_bundles(bundles)} on {nodes} of pool {pool.pool_id}"
+    yield f"{bundles_words(bundles)} on {nodes} of pool {pool.pool_id}"
     yield f"phase {row.label}"
     share = share_text(occupancy.share(tenant.pool_id, span.first))
     whose = "its first device" if len(bundles) > 1 else "its device"
@@ -153,8 +154,8 @@ def details(row: Row, span: Span) -> Iterator[str]:
         if _process(other) != _process(tenant)
     )
     if others:
-        yield f"takes turns with {_and(tuple(others))}"
+        yield f"takes turns with {listed(tuple(others))}"
 
 
-def _and(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

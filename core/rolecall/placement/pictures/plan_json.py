@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rolecall.placement.nodes import Nodes
 from rolecall.placement.occupancy import Occupancy
 from rolecall.placement.plan import PlacementPlan, Pool
+from rolecall.placement.plan_diff import PlanDiff, Seat
 
 PLAN_SCHEMA_VERSION = 2
 """Raised when a field changes its meaning or goes away."""
@@ -26,8 +26,8 @@ def plan_to_json(plan: PlacementPlan) -> dict[str, Any]:
     return {
         "schema_version": PLAN_SCHEMA_VERSION,
         "mode": plan.mode,
-        "pools": [pool_to_json(pool) for pool in plan.pools],
-        "phases": phases_to_json(plan),
+        "pools": [_pool_to_json(pool) for pool in plan.pools],
+        "phases": _phases_to_json(plan),
         "replicas": [
             {
                 "role": replica.role,
@@ -53,20 +53,52 @@ def plan_to_json(plan: PlacementPlan) -> dict[str, Any]:
     }
 
 
-def pool_to_json(pool: Pool) -> dict[str, Any]:
-    """Return one pool as JSON values."""
+def diff_to_json(diff: PlanDiff) -> dict[str, Any]:
+    """Return what differs between two plans as JSON values; None where one of them has nothing."""
+    return {
+        "mode": {"before": diff.before.mode, "after": diff.after.mode},
+        "phases": {"before": _phases_to_json(diff.before), "after": _phases_to_json(diff.after)},
+        "pools": [
+            {
+                "pool_id": pool.pool_id,
+                "before": pool.before and _pool_to_json(pool.before),
+                "after": pool.after and _pool_to_json(pool.after),
+            }
+            for pool in diff.pools
+        ],
+        "roles": [
+            {
+                "role": role.role,
+                "unchanged": role.unchanged,
+                "changes": [
+                    {
+                        "change": tenant.change.value,
+                        "model": tenant.model,
+                        "engine": tenant.engine,
+                        "before": tenant.before and _seat_to_json(tenant.before),
+                        "after": tenant.after and _seat_to_json(tenant.after),
+                    }
+                    for tenant in role.changes
+                ],
+                "conflicts": {"before": list(role.conflicts_before), "after": list(role.conflicts_after)},
+            }
+            for role in diff.roles
+        ],
+    }
+
+
+def _seat_to_json(seat: Seat) -> dict[str, Any]:
+    return {"pool_id": seat.pool_id, "bundles": list(seat.bundles)}
+
+
+def _pool_to_json(pool: Pool) -> dict[str, Any]:
     return {
         "pool_id": pool.pool_id,
         "resource": pool.resource,
         "devices": pool.devices,
-        "nodes": _nodes_to_json(pool.nodes),
+        "nodes": [{"count": run.count, "devices": run.devices} for run in pool.nodes.runs],
     }
 
 
-def _nodes_to_json(nodes: Nodes) -> list[dict[str, Any]]:
-    return [{"count": run.count, "devices": run.devices} for run in nodes.runs]
-
-
-def phases_to_json(plan: PlacementPlan) -> list[dict[str, Any]]:
-    """Return the phases as JSON values."""
+def _phases_to_json(plan: PlacementPlan) -> list[dict[str, Any]]:
     return [{"name": phase.name, "roles": list(phase.roles)} for phase in plan.phases]

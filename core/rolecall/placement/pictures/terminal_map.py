@@ -17,91 +17,71 @@ from rich.table import Table
 from rich.text import Text
 
 from rolecall.ids import RoleName
-from rolecall.placement.occupancy import Occupancy
-from rolecall.placement.pictures.blocks import (
-    Block,
-    Repeats,
-    Row,
-    Sign,
-    blocks_of,
-    folded,
-    lines_of,
-    nodes_in,
-)
-from rolecall.placement.pictures.legend import TITLES, headline, legend, notes
-from rolecall.placement.pictures.marks import Mark, marks
-from rolecall.placement.plan import PlacementPlan
+from rolecall.placement.pictures.blocks import Block, Repeats, Row, Sign, folded, lines_of, nodes_in
+from rolecall.placement.pictures.marks import Mark
+from rolecall.placement.pictures.sheet import Sheet
 
 MAX_BUNDLES_A_LINE = 64
 
+_UNBROKEN = ("", "role", "engines", "pool", "device share")
 _FREE = "."
 _ASCII = str.maketrans({"│": "|", "─": "-", "┼": "+", "×": "x", "·": "-", "→": ">"})
 _SIGN_STYLES = {Sign.BOTH: "", Sign.BEFORE: "red", Sign.AFTER: "green"}
 
 
-def render_map(plan: PlacementPlan) -> RenderableType:
-    """Return the plan as a map with a legend, for ``rich.console.Console.print``."""
-    return _PlanMap(plan)
+def render_map(sheet: Sheet) -> RenderableType:
+    """Return a map with its table and sentences, for ``rich.console.Console.print``."""
+    return _Map(sheet)
 
 
 @frozen
-class _PlanMap:
-    plan: PlacementPlan
+class _Map:
+    sheet: Sheet
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         del console
-        plan = self.plan
-        occupancy = Occupancy.of(plan)
-        letters = marks(plan)
-        yield in_encoding(
-            Text.assemble((plan.mode, "bold"), f" · {headline(plan)}"), ascii_only=options.ascii_only
-        )
-        if not plan.pools:
-            return
-        for block in blocks_of(plan, occupancy):
+        sheet, ascii_only = self.sheet, options.ascii_only
+        yield _in_encoding(Text.assemble((sheet.name, "bold"), f" · {sheet.headline}"), ascii_only=ascii_only)
+        for block in sheet.blocks:
             yield ""
-            for line in block_lines(block, letters, options.max_width):
-                yield in_encoding(line, ascii_only=options.ascii_only)
-        yield ""
-        yield indented(_legend(plan, occupancy, letters, ascii_only=options.ascii_only))
-        sentences = list(notes(plan, occupancy))
-        if sentences:
+            for line in _block_lines(block, sheet.marks, options.max_width):
+                yield _in_encoding(line, ascii_only=ascii_only)
+        if sheet.lines:
             yield ""
-            for sentence in sentences:
-                yield indented(Text(sentence, style="dim"))
+            yield _indented(_table(sheet, ascii_only=ascii_only))
+        if sheet.sentences:
+            yield ""
+        for sentence in sheet.sentences:
+            yield _indented(Text(sentence, style="dim"))
 
 
-def indented(what: RenderableType) -> RenderableType:
+def _indented(what: RenderableType) -> RenderableType:
     """Return it two columns to the right, as everything below a headline stands."""
     return Padding(what, (0, 0, 0, 2), expand=False)
 
 
-def in_encoding(text: Text, *, ascii_only: bool) -> Text:
+def _in_encoding(text: Text, *, ascii_only: bool) -> Text:
     """Return the text in the characters that the terminal has; no character becomes two."""
     if ascii_only:
         text.plain = text.plain.translate(_ASCII)
     return text
 
 
-def _legend(
-    plan: PlacementPlan, occupancy: Occupancy, letters: Mapping[RoleName, Mark], *, ascii_only: bool
-) -> RenderableType:
+def _table(sheet: Sheet, *, ascii_only: bool) -> RenderableType:
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim", pad_edge=False)
-    for title in TITLES:
-        table.add_column(title, no_wrap=title not in ("model", "bundles"))
-    for line in legend(plan, occupancy, letters):
-        letter, *rest = line.cells
-        table.add_row(
-            Text(letter, style=f"bold {line.mark.colour.terminal}"),
-            *(in_encoding(Text(cell), ascii_only=ascii_only) for cell in rest),
-        )
+    for title in ("", *sheet.titles):
+        table.add_column(title, no_wrap=title in _UNBROKEN)
+    for line in sheet.lines:
+        letter = Text(line.mark.letter, style=f"bold {line.mark.colour.terminal}") if line.mark else ""
+        cells = (_in_encoding(Text(cell), ascii_only=ascii_only) for cell in line.cells)
+        table.add_row(letter, *cells)
     return table
 
 
 # --- one pool -----------------------------------------------------------------------------------
 
 
-def block_lines(block: Block, letters: Mapping[RoleName, Mark], width: int) -> Iterator[Text]:
+def _block_lines(block: Block, letters: Mapping[RoleName, Mark], width: int) -> Iterator[Text]:
     """Return the lines of one pool's part of the map, none wider than ``width``."""
     yield Text.assemble("  pool ", (block.pool_id, "bold"), f": {block.about}")
     label_width = max(len("bundle"), *(len(row.label) for row in block.rows)) + 2
