@@ -178,7 +178,7 @@ class _Reader:
         if share == 0 or (of is not None and share > 1):
             self._at = start
             self._fail(
-                "a part is more than nothing and at most all" if of else "a share is at least 1 device"
+                "a part is more than nothing and at most all" if of else "a share is at least 1 device; a part is written as 1/2"
             )
         return share
 
