@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolecall.api import Nodes, Pool
-from rolecall.cluster.pool_groups import CLEAN_UP_S, PoolGroups
+from rolecall.cluster.pool_groups import CLEAN_UP_S, INTERRUPTIBLE_S, PoolGroups
 from rolecall.errors import CleanupPendingError, ClusterError, PlacementRefused
 from rolecall.placement.node_choice import choose_nodes
 from rolecall.testing.fake_groups import FakeGroups, FaultyGroups
@@ -78,6 +78,16 @@ def test_an_error_at_any_step_of_creation_leaves_no_group(
     assert port.calls == at
     assert cluster.live_names == []
     assert groups.owned_names == ()
+
+
+def test_a_creation_that_is_given_up_ends_at_the_next_look_and_leaves_no_group() -> None:
+    cluster = FakeGroups(nodes={"a": 2})
+    groups = groups_on(cluster, pool("writer", 3))
+    groups.give_up()
+    with pytest.raises(ClusterError, match='waiting for pool "writer" was given up'):
+        groups.create(3600)
+    assert cluster.clock.now_s() == INTERRUPTIBLE_S
+    assert cluster.live_names == []
 
 
 def test_a_removal_that_is_not_confirmed_raises_and_stays_to_do() -> None:

@@ -11,6 +11,7 @@ Works on a :class:`~rolecall.placement.group_port.GroupPort`; imports no Ray.
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Mapping, Sequence
 
 from attrs import define
@@ -42,7 +43,7 @@ class _Owned:
 
 
 class PoolGroups:
-    """The groups of a plan's pools. Used by one thread at a time; every call blocks."""
+    """The groups of a plan's pools. Used by one thread at a time, but for ``give_up``; every call blocks."""
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class PoolGroups:
         self._borrowed = dict(borrowed)
         self._port = port
         self._clock = clock
+        self._given_up = threading.Event()
         # The random part keeps the names of two jobs of one name apart: a group found under one
         # of these names is ours, and may be removed.
         mark = secrets.token_hex(4)
@@ -71,6 +73,11 @@ class PoolGroups:
         """The cluster's own handle of each pool's group, by pool id."""
         owned = {pool_id: group.handle for pool_id, group in self._owned.items() if group.handle is not None}
         return {**owned, **self._borrowed}
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Names of the groups that are created here, by pool id."""
+        return {pool_id: group.name for pool_id, group in self._owned.items()}
 
     @property
     def owned_names(self) -> tuple[str, ...]:
@@ -97,6 +104,10 @@ class PoolGroups:
         except BaseException as error:
             self.remove_after(error)
             raise
+
+    def give_up(self) -> None:
+        """Let a ``create`` that waits in another thread fail soon, as it does when its time is over."""
+        self._given_up.set()
 
     def probe(self, timeout_s: float) -> tuple[BundleProbe, ...]:
         """Return a report from inside every bundle of every group, in any order.
@@ -196,6 +207,8 @@ class PoolGroups:
             left_s = ends_s - self._clock.now_s()
             if self._port.wait_ready(handle, max(0.0, min(INTERRUPTIBLE_S, left_s))):
                 del waiting[pool_id]
+            elif self._given_up.is_set():
+                raise ClusterError(f'waiting for pool "{pool_id}" was given up')
             elif left_s <= 0:
                 not_ready = [self._pools[pool_id] for pool_id in waiting]
                 raise ClusterError(_not_ready(not_ready, self._port, timeout_s))

@@ -1,6 +1,6 @@
 """Placement groups on the connected Ray cluster: from a plan to probed bundles, and back.
 
-The job's start calls :func:`create_pools` and :func:`probe_pools`, gives the probes to
+The job's start has the groups of :func:`pools_for` created, calls :func:`probe_pools`, gives the probes to
 ``rolecall.placement.binding.bind``, and calls :func:`remove_pools` on its way down, also when
 probing or binding failed; :func:`pools_of` does all of that as one block. Every call blocks: from
 an event loop, use a thread.
@@ -28,6 +28,20 @@ REMOVE_TIMEOUT_S = 30.0
 NOTHING_BORROWED: Mapping[str, PlacementGroup] = {}
 
 
+def pools_for(
+    plan: PlacementPlan,
+    *,
+    job: str,
+    borrowed: Mapping[str, PlacementGroup] = NOTHING_BORROWED,
+    port: GroupPort | None = None,
+    clock: BlockingClock | None = None,
+) -> PoolGroups:
+    """Return the owner of a plan's placement groups; none is asked for before its ``create``."""
+    return PoolGroups(
+        plan.pools, job=job, borrowed=borrowed, port=port or RayGroups(), clock=clock or WallClock()
+    )
+
+
 def create_pools(
     plan: PlacementPlan,
     *,
@@ -48,9 +62,7 @@ def create_pools(
         PlacementRefused: a borrowed group is not made of bundles of one device.
         CleanupPendingError: creation failed, and a group could not be proved removed.
     """
-    groups = PoolGroups(
-        plan.pools, job=job, borrowed=borrowed, port=port or RayGroups(), clock=clock or WallClock()
-    )
+    groups = pools_for(plan, job=job, borrowed=borrowed, port=port, clock=clock)
     groups.create(timeout_s)
     return groups
 

@@ -17,7 +17,9 @@ from typing import Any
 from attrs import frozen
 from ray.exceptions import RayError
 
-from rolecall.cluster.ray_cluster import create_pools, probe_pools, remove_pools
+from rolecall.batches.shielded import finish
+from rolecall.cluster.pool_groups import PoolGroups
+from rolecall.cluster.ray_cluster import CREATE_TIMEOUT_S, pools_for, probe_pools, remove_pools
 from rolecall.config.resolve import ResolvedJob
 from rolecall.discovery.registry_actor import create_registry
 from rolecall.engines.results import LifecycleResult
@@ -27,9 +29,11 @@ from rolecall.events.hub_actor import start_hub
 from rolecall.gateway.serve import Gateways, deploy_gateways, remove_gateways
 from rolecall.ids import FencingToken, RoleName
 from rolecall.job.session import RaySession
+from rolecall.job.training_devices import TrainingDevice, training_devices
 from rolecall.leases.confirmation import opening_lease
 from rolecall.leases.coordinator_actor import RayCoordinator, answer_of, create_coordinator
 from rolecall.leases.lease_state import LeaseState, OpeningLease
+from rolecall.leases.trainer import lease_conflicts, trainers_opening_lease
 from rolecall.placement.binding import bind
 from rolecall.placement.plan import PlacementPlan
 
@@ -45,10 +49,11 @@ SHUTDOWN_TIMEOUT_S = 60.0
 
 @frozen(kw_only=True)
 class Parts:
-    """What was started. ``hub`` and ``services`` are Ray actor handles."""
+    """What was started. ``hub`` and ``services`` are Ray actor handles; ``training`` is for the trainer."""
 
     hub: Any
     services: Mapping[RoleName, Any]
+    training: tuple[TrainingDevice, ...]
     coordinator: RayCoordinator
     gateways: Gateways
 
@@ -79,8 +84,9 @@ async def bring_up(
     undo.push_async_callback(_close_hub, hub)
     registry = create_registry(namespace)
     say("binding the plan to real bundles")
-    pools = await asyncio.to_thread(create_pools, plan, job=config.job.name)
+    pools = pools_for(plan, job=config.job.name)
     undo.push_async_callback(asyncio.to_thread, remove_pools, pools)
+    await _create(pools)
     bound = bind(plan, await asyncio.to_thread(probe_pools, pools))
     services: dict[RoleName, Any] = {}
     undo.push_async_callback(_stop_roles, services)
@@ -98,12 +104,16 @@ async def bring_up(
             namespace=namespace,
         )
     opening = await _start_roles(plan, services, config.lifecycle.manager_timeout_s, say)
+    conflicts = lease_conflicts(plan, services)
+    training = conflicts.keys() - services.keys()
+    opening |= {role: trainers_opening_lease(shared=bool(conflicts[role])) for role in training}
     coordinator = create_coordinator(
         namespace=namespace,
         services=services,
         events=hub,
-        conflicts={role: plan.conflicts(role) for role in services},
+        conflicts=conflicts,
         opening=opening,
+        training=training,
         timeout_s=config.lifecycle.manager_timeout_s,
     )
     say("deploying gateways")
@@ -111,7 +121,25 @@ async def bring_up(
     if session.joined_address is not None:
         # A private Ray takes its Serve with it.
         undo.push_async_callback(asyncio.to_thread, remove_gateways, gateways)
-    return Parts(hub=hub, services=services, coordinator=coordinator, gateways=gateways)
+    return Parts(
+        hub=hub,
+        services=services,
+        training=training_devices(bound, pools.names),
+        coordinator=coordinator,
+        gateways=gateways,
+    )
+
+
+async def _create(pools: PoolGroups) -> None:
+    """Create the placement groups in a thread, which has ended when this returns, also by cancellation."""
+    work = asyncio.create_task(asyncio.to_thread(pools.create, CREATE_TIMEOUT_S))
+    try:
+        await asyncio.shield(work)
+    except asyncio.CancelledError:
+        pools.give_up()
+        await finish(asyncio.wait({work}))
+        work.exception()  # what is not removed is tried again by the caller's stack
+        raise
 
 
 async def _start_roles(

@@ -55,4 +55,5 @@ def connect(job: str | None = None) -> Generator[JobHandle]:
             services={
                 RoleName(role): find_role_service(state.namespace, RoleName(role)) for role in resolved.roles
             },
+            training=state.training,
         )

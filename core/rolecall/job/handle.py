@@ -1,14 +1,16 @@
 """A hold on a job that is up, the same for the process that started it and for any other.
 
 Everything a training loop needs: the coordinator, a client a role, a batch runner, an opened
-sink, new weights for the policy, the stream of events. It starts and stops nothing of the job.
+sink, new weights for the policy, the trainer's devices and its turns on them, the stream of
+events. It starts and stops nothing of the job.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from attrs import frozen
@@ -22,9 +24,11 @@ from rolecall.engines.results import LifecycleResult
 from rolecall.errors import EngineError, JobError
 from rolecall.events.event import Emit, Event
 from rolecall.events.hub_actor import remote_emitter
-from rolecall.ids import RoleName
+from rolecall.ids import BatchId, RoleName
 from rolecall.interfaces.batch_sink import BatchSink
 from rolecall.interfaces.engine_backend import WeightsGroup, WeightUpdate
+from rolecall.job.training_devices import TrainingDevice
+from rolecall.job.training_turn import training_turn
 from rolecall.leases.coordinator_actor import answer_of
 from rolecall.leases.port import CoordinatorPort
 
@@ -40,6 +44,7 @@ class JobHandle:
     gateway_url: front of all gateways; a role's is ``{gateway_url}/{role}``.
     hub: Ray actor handle of the event hub.
     services: Ray actor handles of the roles' services.
+    training: devices of the trainer's processes.
     """
 
     resolved: ResolvedJob
@@ -47,6 +52,7 @@ class JobHandle:
     gateway_url: str
     hub: Any
     services: Mapping[RoleName, Any]
+    training: tuple[TrainingDevice, ...] = ()
 
     @property
     def emit(self) -> Emit:
@@ -91,6 +97,43 @@ class JobHandle:
             emit=self.emit,
             finalise=finalise,
         )
+
+    def training_devices(self, role: str) -> tuple[TrainingDevice, ...]:
+        """Return the devices of a training role, by rank: the trainer starts one actor on each.
+
+        Raises:
+            JobError: the job has no such training role, or it is in the processes of another one.
+        """
+        (process,) = self._processes([role])
+        return tuple(device for device in self.training if device.role == process)
+
+    def training_turn(self, batch: BatchId, *roles: str) -> AbstractAsyncContextManager[None]:
+        """Hold the devices of training roles, or of all of them, for the length of a block.
+
+        Inference roles that share the devices are asleep, and none of them is woken meanwhile. ``batch`` is
+        the one that is trained on, once it is committed; before it begins, the trainer may load what it
+        needs. The trainer's memory has to be free when the block ends. A block that is left by an error
+        keeps the devices, until another one for the same batch has ended. Waits for nobody; where a mode
+        gives the trainer devices of its own it holds nothing and never has to wait.
+
+        Raises:
+            LeaseError: a role on those devices is not asleep, or the batch is open; nothing is held.
+            BatchFailedError: the run has failed.
+            JobError: no such training role, or the coordinator does not answer.
+        """
+        return training_turn(self.coordinator, batch, self._processes(roles))
+
+    def _processes(self, roles: Sequence[str]) -> list[RoleName]:
+        training = self.resolved.config.training
+        own = [name for name, role in training.items() if role.on is None]
+        for role in roles:
+            if role not in training:
+                raise JobError(f"the job has no training role {role!r}; it has: {', '.join(own) or 'none'}")
+            if role not in own:
+                raise JobError(
+                    f"training role {role!r} is in the processes of {training[role].on!r}; name that one"
+                )
+        return [RoleName(role) for role in roles or own]
 
     async def update_weights(
         self,

@@ -101,6 +101,7 @@ async def running_job(
             gateway_url=parts.gateways.base_url,
             log=None if log is None else str(log),
             block=config.plugins.block,
+            training=parts.training,
         )
         job = RunningJob(
             handle=JobHandle(
@@ -109,6 +110,7 @@ async def running_job(
                 gateway_url=parts.gateways.base_url,
                 hub=parts.hub,
                 services=parts.services,
+                training=parts.training,
             ),
             state=state,
             services=parts.services,

@@ -18,6 +18,7 @@ import cattrs
 from attrs import asdict, frozen
 
 from rolecall.errors import JobError
+from rolecall.job.training_devices import TrainingDevice
 
 RUN_DIR_VARIABLE = "ROLECALL_RUN_DIR"
 """Set in the environment of every process of a job, so that none can be overlooked."""
@@ -34,6 +35,7 @@ class JobState:
     ray_address: address of the Ray cluster's control store.
     log: file with the job process's output; None when it runs in a terminal.
     block: the job's block list of plugins, also what its command line added.
+    training: the devices of the trainer's processes.
     """
 
     name: str
@@ -46,6 +48,7 @@ class JobState:
     gateway_url: str
     log: str | None = None
     block: tuple[str, ...] = ()
+    training: tuple[TrainingDevice, ...] = ()
 
 
 def make_run_dir() -> Path:

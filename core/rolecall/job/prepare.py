@@ -19,9 +19,7 @@ from rolecall.plugins.installed import installed_plugins
 from rolecall.plugins.trace import traced_by_environment
 
 
-def resolve_file(
-    file: Path, *, block: Iterable[str] = (), overrides: Sequence[Override] = ()
-) -> ResolvedJob:
+def resolve_file(file: Path, *, block: Iterable[str] = (), overrides: Sequence[Override] = ()) -> ResolvedJob:
     """Load a job file and the plugins it selects.
 
     What the environment says of plugins (``rolecall --block``, ``--trace-plugins``) becomes part of the

@@ -21,7 +21,8 @@ from rolecall.job.paths import RUN_DIR_VARIABLE
 from rolecall.placement.demand import job_nodes
 from rolecall.placement.plan import PlacementPlan
 
-GPU = "GPU"
+CPU, GPU = "CPU", "GPU"
+"""Resources that Ray itself counts."""
 
 PRIVATE_CPUS = 4
 """Ray CPUs of a private Ray, whatever the machine has. The job's own actors reserve none; a
@@ -105,8 +106,8 @@ def _start_private(config: JobConfig, plan: PlacementPlan, namespace: str, run_d
     return ray.init(
         address=PRIVATE_RAY,
         namespace=namespace,
-        num_cpus=PRIVATE_CPUS,
-        resources={name: count for name, count in needed.items() if name != GPU},
+        num_cpus=PRIVATE_CPUS + needed.get(CPU, 0),
+        resources={name: count for name, count in needed.items() if name not in (GPU, CPU)},
         include_dashboard=False,
         object_store_memory=config.cluster.object_store_bytes,
         log_to_driver=config.plugins.trace,
