@@ -63,6 +63,14 @@ class RoleDiff:
     conflicts_before: tuple[RoleName, ...]
     conflicts_after: tuple[RoleName, ...]
 
+    @property
+    def there_before(self) -> bool:
+        return self.unchanged > 0 or any(change.before for change in self.changes)
+
+    @property
+    def there_after(self) -> bool:
+        return self.unchanged > 0 or any(change.after for change in self.changes)
+
 
 @frozen(kw_only=True)
 class PoolDiff:

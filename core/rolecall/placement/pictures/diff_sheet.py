@@ -7,17 +7,18 @@ are faint. A pool whose nodes are others, so that its bundles are not the same d
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
 
 from attrs import evolve
 
 from rolecall.placement.nodes import Nodes
 from rolecall.placement.occupancy import Occupancy
 from rolecall.placement.pictures.blocks import Block, Row, Sign, Span, blocks_of
-from rolecall.placement.pictures.legend import bundles_words, listed
+from rolecall.placement.pictures.legend import bundles_text, bundles_words, listed
 from rolecall.placement.pictures.marks import Mark, marks
 from rolecall.placement.pictures.sheet import Line, Sheet
 from rolecall.placement.plan import ReplicaPlacement
-from rolecall.placement.plan_diff import Change, PlanDiff, RoleDiff, TenantChange
+from rolecall.placement.plan_diff import Change, PlanDiff, RoleDiff, Seat, TenantChange
 from rolecall.placement.wording import counted
 
 
@@ -65,8 +66,8 @@ def _layout_lines(diff: PlanDiff, old: Mapping[str, Block], new: Mapping[str, Bl
     before, after = diff.before, diff.after
     if before.mode != after.mode:
         yield Line(mark=None, cells=("mode", f"{before.mode} → {after.mode}"))
-    if before.phases != after.phases:
-        phases = (", ".join(phase.name for phase in plan.phases) or "none" for plan in (before, after))
+    phases = [", ".join(phase.name for phase in plan.phases) or "none" for plan in (before, after)]
+    if phases[0] != phases[1]:
         yield Line(mark=None, cells=("phases", " → ".join(phases)))
     for pool in diff.pools:
         blocks = (old.get(pool.pool_id), new.get(pool.pool_id))
@@ -76,11 +77,12 @@ def _layout_lines(diff: PlanDiff, old: Mapping[str, Block], new: Mapping[str, Bl
 
 def _role_lines(diff: PlanDiff, role: RoleDiff, mark: Mark) -> Iterator[Line]:
     sentences = [_sentence(diff, alike) for alike in _alike(role.changes)]
-    if role.conflicts_before != role.conflicts_after:
+    if role.conflicts_before != role.conflicts_after and role.there_after:
         before, after = (
             listed(names) if names else "nobody" for names in (role.conflicts_before, role.conflicts_after)
         )
-        sentences.append(f"takes turns with {after}; before, with {before}")
+        until_now = f"; before, with {before}" if role.there_before else ""
+        sentences.append(f"takes turns with {after}{until_now}")
     for sentence in sentences or ["stays as it is"]:
         yield Line(mark=mark, cells=(role.role, sentence))
 
@@ -104,15 +106,20 @@ def _sentence(diff: PlanDiff, alike: Sequence[TenantChange]) -> str:
         who = f"{counted(len(alike), 'engine')} of {first.model}"
     several = len(diff.before.pools) > 1 or len(diff.after.pools) > 1 or _pools(first) == 2
     places = [
-        bundles_words([bundle for seat in seats for bundle in seat.bundles])
-        + (f" of pool {seats[0].pool_id}" if several else "")
-        for seats in (
-            [change.before for change in alike if change.before],
-            [change.after for change in alike if change.after],
+        (bundles_words if several or not number else bundles_text)(
+            [bundle for seat in seats for bundle in seat.bundles]
         )
-        if seats
+        + (f" of pool {seats[0].pool_id}" if several else "")
+        for number, seats in enumerate(_seats(alike))
     ]
     return f"{who} {first.change.value}: {' → '.join(places)}"
+
+
+def _seats(alike: Sequence[TenantChange]) -> Sequence[Sequence[Seat]]:
+    """Return where they were, and where they are; without either if they are not there."""
+    before = [change.before for change in alike if change.before]
+    after = [change.after for change in alike if change.after]
+    return [seats for seats in (before, after) if seats]
 
 
 def _pools(change: TenantChange) -> int:
@@ -149,20 +156,24 @@ def _signed(block: Block, sign: Sign) -> Block:
 
 
 def _merged(old: Block, new: Block) -> Iterator[Row]:
-    before = {row.label: row for row in old.rows}
-    after = {row.label: row for row in new.rows}
-    for label in dict.fromkeys((*before, *after)):
-        one, other = before.get(label), after.get(label)
-        seats_before, seats_after = (
-            frozenset(_seat(span) for span in row.spans) if row else frozenset() for row in (one, other)
-        )
-        if one and other and seats_before == seats_after:
-            yield other
+    before, after = ([row.label for row in block.rows] for block in (old, new))
+    for kind, old_from, old_to, new_from, new_to in SequenceMatcher(a=before, b=after).get_opcodes():
+        olds, news = old.rows[old_from:old_to], new.rows[new_from:new_to]
+        if kind == "equal":
+            for one, other in zip(olds, news, strict=True):
+                yield from _both_rows(one, other)
             continue
-        for row, sign, seats in ((one, Sign.BEFORE, seats_after), (other, Sign.AFTER, seats_before)):
-            if row:
-                spans = [evolve(span, faint=_seat(span) in seats) for span in row.spans]
-                yield evolve(row, sign=sign, spans=spans)
+        yield from (evolve(row, sign=Sign.BEFORE) for row in olds)
+        yield from (evolve(row, sign=Sign.AFTER) for row in news)
+
+
+def _both_rows(old: Row, new: Row) -> Iterator[Row]:
+    before, after = (frozenset(map(_seat, row.spans)) for row in (old, new))
+    if before == after:
+        yield new
+        return
+    for row, sign, other in ((old, Sign.BEFORE, after), (new, Sign.AFTER, before)):
+        yield evolve(row, sign=sign, spans=[evolve(span, faint=_seat(span) in other) for span in row.spans])
 
 
 def _seat(span: Span) -> tuple[object, ...]:
