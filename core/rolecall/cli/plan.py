@@ -16,14 +16,17 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from rolecall.cli.plan_views import Views, view_options
 from rolecall.cli.plugin_traceback import plugin_traceback
 from rolecall.cli.what_if import WhatIf, what_if_options
 from rolecall.config.overrides import toml_lines
 from rolecall.errors import ConfigError, PlacementRefused, Refusal
 from rolecall.job.prepare import resolve_file
+from rolecall.placement.pictures.diff_sheet import diff_sheet
 from rolecall.placement.pictures.legend import plan_sheet
-from rolecall.placement.pictures.plan_json import PLAN_SCHEMA_VERSION, plan_to_json
-from rolecall.placement.pictures.terminal_map import render_map
+from rolecall.placement.pictures.plan_json import PLAN_SCHEMA_VERSION, diff_to_json, plan_to_json
+from rolecall.placement.plan import PlacementPlan
+from rolecall.placement.plan_diff import diff_plans
 from rolecall.placement.preflight import plan_job
 from rolecall.placement.wording import counted
 
@@ -32,42 +35,66 @@ JOB_FILE_IS_WRONG = 2
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print the plan, or what is wrong, as JSON.")
+@click.option(
+    "--diff",
+    "other",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="OTHER",
+    help="Show what FILE changes against the plan of OTHER: another job file, or FILE as it is.",
+)
+@view_options
 @what_if_options
 @click.pass_context
-def plan(ctx: click.Context, file: Path, as_json: bool, what_if: WhatIf) -> None:
+def plan(ctx: click.Context, file: Path, other: Path | None, views: Views, what_if: WhatIf) -> None:
     """Check FILE on paper and show which devices each role gets.
 
     Needs no device and starts nothing. Exit code 2: the file is wrong or its job can't be
     placed; everything that is wrong is listed.
     """
+    checked = file
+    before: PlacementPlan | None = None
     try:
         resolved = resolve_file(file, overrides=what_if.overrides())
         what_if.check(resolved.config.placement)
         placement = plan_job(resolved)
+        if other is not None:
+            checked = other
+            before = plan_job(resolve_file(other))
     except (ConfigError, PlacementRefused) as error:
-        if as_json:
-            click.echo(json.dumps(_problem_to_json(error), indent=2))
+        if views.as_json:
+            click.echo(json.dumps(_problem_to_json(checked, error), indent=2))
         else:
             click.echo(plugin_traceback(error), err=True, nl=False)
-            _show_problem(Console(stderr=True, highlight=False), file, error)
+            _show_problem(Console(stderr=True, highlight=False), checked, error)
         ctx.exit(JOB_FILE_IS_WRONG)
-    if as_json:
-        click.echo(json.dumps(plan_to_json(placement), indent=2))
+    document = plan_to_json(placement)
+    if before is None:
+        sheet = plan_sheet(placement)
     else:
+        diff = diff_plans(before, placement)
+        old, new = _names(other or file, file)
+        changed = ", ".join(dict.fromkeys(override.origin for override in what_if.overrides()))
+        sheet = diff_sheet(diff, before=old, after=f"{new} with {changed}" if changed else new)
+        document["diff"] = diff_to_json(diff)
+    map_shown = views.show(sheet, document, title=str(file))
+    if map_shown and resolved.explicit:
         console = Console(highlight=False)
-        console.print(render_map(plan_sheet(placement)))
-        if resolved.explicit:
-            console.print("\nplacement.layout stands for:\n")
-            console.print(
-                Text("\n".join(f"  {line}" for line in toml_lines(resolved.explicit))), soft_wrap=True
-            )
+        console.print("\nplacement.layout stands for:\n")
+        console.print(Text("\n".join(f"  {line}" for line in toml_lines(resolved.explicit))), soft_wrap=True)
 
 
-def _problem_to_json(error: ConfigError | PlacementRefused) -> dict[str, Any]:
+def _names(one: Path, other: Path) -> tuple[str, str]:
+    """Return what to call two files: their names, or their paths where the names are the same."""
+    if one != other and one.name == other.name:
+        return str(one), str(other)
+    return one.name, other.name
+
+
+def _problem_to_json(file: Path, error: ConfigError | PlacementRefused) -> dict[str, Any]:
     if isinstance(error, PlacementRefused):
         return {
             "schema_version": PLAN_SCHEMA_VERSION,
+            "file": str(file),
             "refusals": [
                 {
                     "code": refusal.code,

@@ -75,6 +75,7 @@ class Block:
 
     pool_id: str
     about: str
+    resource: str
     nodes: Nodes
     rows: tuple[Row, ...]
 
@@ -85,14 +86,20 @@ class Block:
 
 def blocks_of(plan: PlacementPlan, occupancy: Occupancy) -> tuple[Block, ...]:
     """Return what a picture of the plan shows."""
-    rows = rows_of(plan, occupancy)
+    rows = _rows(plan, occupancy)
     return tuple(
-        Block(pool_id=pool.pool_id, about=pool_size(pool), nodes=pool.nodes, rows=rows[pool.pool_id])
+        Block(
+            pool_id=pool.pool_id,
+            about=_pool_size(pool),
+            resource=pool.resource,
+            nodes=pool.nodes,
+            rows=rows[pool.pool_id],
+        )
         for pool in plan.pools
     )
 
 
-def pool_size(pool: Pool) -> str:
+def _pool_size(pool: Pool) -> str:
     """Return how large a pool is, for people: ``20 GPU, 2 nodes of 8 + 1 of 4``."""
     runs = pool.nodes.runs
     if len(runs) == 1:
@@ -103,7 +110,7 @@ def pool_size(pool: Pool) -> str:
     )
 
 
-def rows_of(plan: PlacementPlan, occupancy: Occupancy) -> Mapping[str, tuple[Row, ...]]:
+def _rows(plan: PlacementPlan, occupancy: Occupancy) -> Mapping[str, tuple[Row, ...]]:
     """Return each pool's rows, one for each phase of the plan."""
     by_role: dict[RoleName, list[Tenant]] = {}
     everybody: tuple[Tenant, ...] = (*plan.replicas, *plan.training)

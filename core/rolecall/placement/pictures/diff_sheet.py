@@ -1,7 +1,7 @@
 """What a picture of two plans shows: only once what is the same in both, signed ``-`` and ``+`` what is not.
 
 Pure. A phase in which nothing changed is one row; another one is two, in which engines that did not change
-are faint. A pool whose nodes are others, so that its bundles are not the same devices, is shown twice.
+are faint. A pool of which the bundles are other devices (on other nodes, of another resource) is shown twice.
 """
 
 from __future__ import annotations
@@ -132,9 +132,9 @@ def _pools(change: TenantChange) -> int:
 def _blocks(before: Mapping[str, Block], after: Mapping[str, Block]) -> Iterator[Block]:
     for pool_id in dict.fromkeys((*after, *before)):
         old, new = before.get(pool_id), after.get(pool_id)
-        if old and new and (larger := _covering(old.nodes, new.nodes)):
+        if old and new and old.resource == new.resource and (larger := _covering(old.nodes, new.nodes)):
             about = new.about if old.about == new.about else f"{old.about} → {new.about}"
-            yield Block(pool_id=pool_id, about=about, nodes=larger, rows=tuple(_merged(old, new)))
+            yield evolve(new, about=about, nodes=larger, rows=tuple(_merged(old, new)))
             continue
         if old:
             yield _signed(old, Sign.BEFORE)
