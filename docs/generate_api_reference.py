@@ -25,6 +25,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Placement modes": (
         "rolecall.interfaces.placement_mode",
         "rolecall.placement.plan",
+        "rolecall.placement.nodes",
         "rolecall.placement.layout",
         "rolecall.placement.enough",
     ),

@@ -33,6 +33,7 @@ READ = {"console", "json", "python", "toml"}
 GENERATED = {
     "docs/reference/api.md": "tests/unit/test_api_reference.py",
     "docs/reference/errors.md": "docs/generate_errors_reference.py",
+    "docs/reference/refusals.md": "docs/generate_refusals_reference.py",
 }
 """Pages whose blocks are written by a script and held equal to what it writes."""
 

@@ -29,10 +29,10 @@ class Arrangement(StrEnum):
 class PlacementMode(Protocol):
     """Constructed without arguments; ``plan`` is pure: same job, same plan.
 
-    The core asks a mode only once every engine fits one node or fills whole nodes, and checks the
+    Every engine of a job that a mode is given fits one node or fills whole nodes. The core checks the
     returned plan (every replica placed once, every bundle inside its pool, no two roles on one
     bundle in one phase, only roles that allow it on shared bundles). Refusals of the mode are
-    shown together with the core's own.
+    shown together with the core's own; if one has a fix for want of room, the mode is asked again with it.
     """
 
     name: ClassVar[str]

@@ -24,8 +24,8 @@ MODE_KEY = "placement.mode"
 
 @frozen(kw_only=True)
 class ModeContract(Refusal):
-    """A plan that is no layout of the job: a replica missing, placed twice or on too few bundles, a role
-    without a phase, …"""
+    """A plan that is no layout of the job: with a replica missing, placed twice or on too few bundles, with a
+    role in no phase, or the like."""
 
     code: str = field(default="mode-contract", init=False)
     mode: str

@@ -260,9 +260,9 @@ def refuse_budget(job: PlacementJob) -> Iterator[BudgetNotDivisible | BudgetMism
 
 
 def _have_room(job: PlacementJob, role: RoleDemand, devices: int) -> bool:
-    """Whether the job's devices are enough for that role with so many, side by side with the others."""
+    """Whether there is room for the role with so many devices, even side by side with the others."""
     others = sum(other.needed for other in job.roles if other.role != role.role)
-    return job.devices is None or others + devices <= job.devices
+    return devices <= role.needed or job.devices is None or others + devices <= job.devices
 
 
 def _budget(role: RoleDemand, model: ModelDemand, changed: ModelDemand) -> tuple[tuple[str, Any], ...]:

@@ -8,11 +8,15 @@ ones.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from rolecall.errors import Fix
+from attrs import evolve
+
+from rolecall.errors import Fix, Refusal
 from rolecall.placement.nodes import Nodes
 from rolecall.placement.plan import PlacementJob
+
+_DEVICES, _NODES = "placement.devices", "placement.nodes"
 
 
 def enough_devices(job: PlacementJob, fits: Callable[[Nodes], bool]) -> Fix | None:
@@ -26,13 +30,24 @@ def enough_devices(job: PlacementJob, fits: Callable[[Nodes], bool]) -> Fix | No
     if job.per_node is not None or job.nodes.devices is None:
         per_node = job.per_node or job.nodes.largest
         found = _first(lambda devices: fits(Nodes.equal(devices, per_node=per_node)), _plenty(job, per_node))
-        return None if found is None else Fix((("placement.devices", found),))
+        return None if found is None else Fix(((_DEVICES, found),))
     sizes = list(job.nodes.sizes())
     largest = max(sizes)
     found = _first(
         lambda more: fits(Nodes.of([largest] * more + sizes)), -(-_plenty(job, largest) // largest)
     )
-    return None if found is None else Fix((("placement.nodes", [largest] * found + sizes),))
+    return None if found is None else Fix(((_NODES, [largest] * found + sizes),))
+
+
+def with_room(job: PlacementJob, refusals: Iterable[Refusal]) -> PlacementJob:
+    """Return the job with the devices that the refusals' first fixes give it, if they give it any."""
+    for refusal in refusals:
+        for key, value in refusal.fixes[0].assignments if refusal.fixes else ():
+            if key == _DEVICES:
+                return evolve(job, nodes=Nodes.equal(value, per_node=job.per_node or job.nodes.largest))
+            if key == _NODES:
+                return evolve(job, nodes=Nodes.of(sorted(value, reverse=True)))
+    return job
 
 
 def _first(enough: Callable[[int], bool], plenty: int) -> int | None:

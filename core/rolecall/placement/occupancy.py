@@ -7,7 +7,8 @@ this index, which is linear in the plan's size. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import combinations
+from functools import cached_property
+from itertools import combinations, groupby, islice
 
 from attrs import frozen
 
@@ -42,17 +43,24 @@ class Occupancy:
         """Device share that each actor on a bundle reserves."""
         return reservation_share(actors(self.tenants[pool_id, bundle]))
 
-    def shared_by(self) -> dict[tuple[RoleName, RoleName], list[tuple[str, int]]]:
+    def shared_by(self) -> Mapping[tuple[RoleName, RoleName], list[tuple[str, int]]]:
         """Pairs of roles with the bundles they share, in the plan's order.
 
         A role stands with itself when two of its own replicas lie on one bundle. Training roles in one
         process are no pair.
         """
+        return self._shared
+
+    @cached_property
+    def _shared(self) -> dict[tuple[RoleName, RoleName], list[tuple[str, int]]]:
         same_roles: dict[tuple[RoleName, ...], list[tuple[str, int]]] = {}
         process: dict[RoleName, RoleName] = {}
         for place, sharing in self.tenants.items():
             if len(sharing) > 1:
                 roles = sorted((tenant.role for tenant in sharing), key=self.order.__getitem__)
+                if len(roles) > 2:
+                    # Of a role's own replicas two say as much as ten thousand.
+                    roles = [role for role, same in groupby(roles) for _ in islice(same, 2)]
                 same_roles.setdefault(tuple(roles), []).append(place)
                 process.update((t.role, t.process) for t in sharing if isinstance(t, TrainingPlacement))
         shared: dict[tuple[RoleName, RoleName], list[tuple[str, int]]] = {}

@@ -3,7 +3,7 @@
 ``rolecall plan`` and the start of every job call :func:`plan_job`. It asks the job's placement
 mode for a layout and checks both what goes in and what comes out; nothing is started from a plan
 that did not come from here. Pure: same job, same plan. All refusals are raised at once: where an engine
-can't lie on the job's nodes, the mode is asked as if it had been mended.
+can't lie on the job's nodes, or the mode finds no room, the mode is asked as if that had been mended.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 from rolecall.errors import PlacementRefused, PluginContractError, Refusal
 from rolecall.placement import contract_checks, deferral_checks, demand_checks, sharing_checks
 from rolecall.placement.demand import JobFacts, job_facts, placement_job
+from rolecall.placement.enough import with_room
 from rolecall.placement.occupancy import Occupancy
 from rolecall.placement.plan import PlacementJob, PlacementPlan
 
@@ -48,12 +49,17 @@ def plan_placement(job: PlacementJob, mode: PlacementMode, facts: JobFacts = NO_
         *demand_checks.refuse_budget(job),
         *demand_checks.refuse_resource(job, facts),
     ]
-    placeable = demand_checks.on_whole_nodes(job)
-    answer = _ask(mode, placeable)
-    refusals += check_plan(placeable, answer, facts) if isinstance(answer, PlacementPlan) else answer
-    if refusals or not isinstance(answer, PlacementPlan):
-        raise PlacementRefused(refusals)
-    return answer
+    job = demand_checks.on_whole_nodes(job)
+    answer = _ask(mode, job)
+    if not isinstance(answer, PlacementPlan):
+        refusals += answer
+        job = with_room(job, answer)
+        answer = _ask(mode, job)
+    if isinstance(answer, PlacementPlan):
+        refusals += check_plan(job, answer, facts)
+        if not refusals:
+            return answer
+    raise PlacementRefused(refusals)
 
 
 def check_plan(job: PlacementJob, plan: PlacementPlan, facts: JobFacts = NO_FACTS) -> list[Refusal]:

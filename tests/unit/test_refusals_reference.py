@@ -1,0 +1,133 @@
+"""docs/reference/refusals.md is what its generator makes happen; its fixes, applied, do what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import attrs
+import pytest
+
+from rolecall.errors import Refusal
+from rolecall.placement import binding_checks, contract_checks, deferral_checks, demand_checks, sharing_checks
+from rolecall_placement import room
+
+ROOT = Path(__file__).parents[2]
+MODULES = (demand_checks, contract_checks, sharing_checks, deferral_checks, binding_checks, room)
+
+
+@pytest.fixture(scope="module")
+def generator(docs_script: Callable[[str], ModuleType]) -> ModuleType:
+    return docs_script("generate_refusals_reference")
+
+
+def test_the_committed_page_is_the_generated_one(generator: ModuleType) -> None:
+    committed = generator.PAGE.read_text(encoding="utf-8")
+    assert committed == generator.render(), "run: python docs/generate_refusals_reference.py"
+
+
+def test_every_refusal_has_a_code_of_its_own_and_is_on_the_page(generator: ModuleType) -> None:
+    classes = {
+        value
+        for module in MODULES
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Refusal) and value is not Refusal
+    }
+    assert {*generator.codes().values()} == classes
+    assert len(generator.codes()) == len(classes) > 25
+
+
+def test_nothing_refuses_without_a_class_of_its_own() -> None:
+    folders = ("core/rolecall", "placement_modes")
+    sources = [source for folder in folders for source in (ROOT / folder).rglob("*.py")]
+    assert not [source for source in sources if " Refusal(" in source.read_text(encoding="utf-8")]
+
+
+def test_each_refusal_has_numbers_or_names_beside_its_words() -> None:
+    words = {part.name for part in attrs.fields(Refusal)}
+    silent = {room.PoolMissing}  # that a size is missing is all there is
+    for module in MODULES:
+        for value in vars(module).values():
+            if isinstance(value, type) and issubclass(value, Refusal) and value not in {Refusal, *silent}:
+                assert {part.name for part in attrs.fields(value)} - words, value
+
+
+@pytest.fixture(scope="module")
+def examples(generator: ModuleType) -> list[tuple[Any, dict[str, Any], tuple[Refusal, ...]]]:
+    """Each example on paper, its job's table, and what is refused of it."""
+    made = [example for _, group in generator.PAPER.values() for example in group]
+    tables = [generator.job_table(example.changes) for example in made]
+    return [
+        (example, table, generator.refusals_of(table)) for example, table in zip(made, tables, strict=True)
+    ]
+
+
+def test_the_job_that_is_changed_can_be_placed(generator: ModuleType) -> None:
+    assert generator.refusals_of(generator.job_table({})) == ()
+
+
+def test_each_example_is_refused_by_its_rule(generator: ModuleType, examples: list[Any]) -> None:
+    for example, _, found in examples:
+        assert example.refusal in {type(refusal) for refusal in found}
+        assert all(refusal.key and refusal.message and refusal.fix for refusal in found)
+    for reports in generator.BINDING:
+        assert f"[{generator.code_of(reports.refusal)}]" in generator.bound(reports)
+
+
+def test_each_fix_that_is_a_value_does_what_it_says(generator: ModuleType, examples: list[Any]) -> None:
+    """Written at its key, it lifts the refusal; if there was no other, the job can be placed."""
+    tried: set[type[Refusal]] = set()
+    for _, table, found in examples:
+        for refusal in found:
+            for fix in refusal.fixes:
+                left = generator.refusals_of(generator.changed(table, fix.assignments))
+                assert refusal not in left, f"{fix} leaves it: {refusal}"
+                assert left == () or len(found) > 1, f"{fix} of {refusal} brings others: {left}"
+                assert str(fix) in refusal.fix, "people are told another one"
+                tried.add(type(refusal))
+    assert tried >= {
+        demand_checks.ParallelProduct,
+        demand_checks.EnginePartialNode,
+        demand_checks.EngineOnSeveralNodes,
+        demand_checks.AttentionGroups,
+        demand_checks.BudgetMismatch,
+        demand_checks.BudgetNotDivisible,
+        demand_checks.ResourceMismatch,
+        room.PoolMissing,
+        room.PoolTooSmall,
+        sharing_checks.TrainingNotOffloaded,
+        sharing_checks.EngineCannotSleep,
+        deferral_checks.LoopNotDeferred,
+        deferral_checks.TrainingNotOverlapped,
+    }
+
+
+def test_all_fixes_together_lift_all_that_have_one(generator: ModuleType) -> None:
+    """A job with something wrong of each kind: told at once, mended at once."""
+    table = generator.job_table(
+        {
+            "roles.rollout.models.policy.tensor_parallel": 3,
+            "roles.genrm.models.judge.devices_per_engine": 12,
+            "roles.genrm.devices": 12,
+            "roles.teacher.devices": 6,
+            "roles.teacher.models.teacher.engine_options.memory_saver": False,
+            "training.actor.offload": False,
+            "placement.devices": 12,
+            "loop.uses": ["dynamic_batch"],
+        }
+    )
+    found = generator.refusals_of(table)
+    assert sorted(refusal.code for refusal in found) == [
+        "budget-mismatch",
+        "engine-cannot-sleep",
+        "engine-partial-node",
+        "loop-not-deferred",
+        "parallel-product",
+        "pool-too-small",
+        "training-not-offloaded",
+    ]
+    for refusal in found:
+        table = generator.changed(table, refusal.fixes[0].assignments)
+    assert generator.refusals_of(table) == ()
