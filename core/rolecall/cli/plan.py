@@ -18,10 +18,12 @@ from rich.text import Text
 
 from rolecall.cli.plan_views import Views, view_options
 from rolecall.cli.plugin_traceback import plugin_traceback
+from rolecall.cli.suggestions import show_suggestions, suggestions_to_json
 from rolecall.cli.what_if import WhatIf, what_if_options
 from rolecall.config.overrides import toml_lines
 from rolecall.errors import ConfigError, PlacementRefused, Refusal
 from rolecall.job.prepare import resolve_file
+from rolecall.job.suggestions import ModeSuggestions, suggest_changes
 from rolecall.placement.pictures.diff_sheet import diff_sheet
 from rolecall.placement.pictures.legend import plan_sheet
 from rolecall.placement.pictures.plan_json import PLAN_SCHEMA_VERSION, diff_to_json, plan_to_json
@@ -61,11 +63,19 @@ def plan(ctx: click.Context, file: Path, other: Path | None, views: Views, what_
             checked = other
             before = plan_job(resolve_file(other))
     except (ConfigError, PlacementRefused) as error:
+        suggestions: tuple[ModeSuggestions, ...] = ()
+        if what_if.suggest and checked is file and isinstance(error, PlacementRefused):
+            suggestions = suggest_changes(file, what_if.overrides())
         if views.as_json:
-            click.echo(json.dumps(_problem_to_json(checked, error), indent=2))
+            problem = _problem_to_json(checked, error)
+            if suggestions:
+                problem["suggestions"] = suggestions_to_json(suggestions)
+            click.echo(json.dumps(problem, indent=2))
         else:
             click.echo(plugin_traceback(error), err=True, nl=False)
             _show_problem(Console(stderr=True, highlight=False), checked, error)
+            if suggestions:
+                show_suggestions(suggestions)
         ctx.exit(JOB_FILE_IS_WRONG)
     document = plan_to_json(placement)
     if before is None:
@@ -101,6 +111,7 @@ def _problem_to_json(file: Path, error: ConfigError | PlacementRefused) -> dict[
                     "key": refusal.key,
                     "message": refusal.message,
                     "fix": refusal.fix,
+                    "fixes": [dict(fix.assignments) for fix in refusal.fixes],
                 }
                 for refusal in error.refusals
             ],

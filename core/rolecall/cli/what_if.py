@@ -24,6 +24,7 @@ class WhatIf:
     nodes: tuple[int, ...] | None = None
     layout: str | None = None
     assignments: tuple[str, ...] = ()
+    suggest: bool = False
 
     def overrides(self) -> tuple[Override, ...]:
         """Return it as values that take the place of the job file's, ``--set`` last.
@@ -89,6 +90,9 @@ _OPTIONS = (
         metavar="KEY=VALUE",
         help="As if FILE said so; VALUE as TOML. Repeatable.",
     ),
+    click.option(
+        "--suggest", is_flag=True, help="If it can't be placed, list the smallest changes with which it can."
+    ),
 )
 
 
@@ -97,11 +101,13 @@ def what_if_options(command: _Command) -> _Command:
 
     @wraps(command)
     def with_what_if(
+        *,
         devices: int | None,
         devices_per_node: int | None,
         nodes: tuple[int, ...] | None,
         layout: str | None,
         assignments: tuple[str, ...],
+        suggest: bool,
         **others: Any,
     ) -> None:
         if nodes is not None and (devices, devices_per_node) != (None, None):
@@ -112,6 +118,7 @@ def what_if_options(command: _Command) -> _Command:
             nodes=nodes,
             layout=layout,
             assignments=assignments,
+            suggest=suggest,
         )
         command(what_if=what_if, **others)
 

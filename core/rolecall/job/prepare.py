@@ -10,7 +10,7 @@ from attrs import evolve
 from rolecall.config.loader import load_config
 from rolecall.config.overrides import Override
 from rolecall.config.resolve import ResolvedJob, resolve_job
-from rolecall.config.specs import PluginsSection
+from rolecall.config.specs import JobConfig, PluginsSection
 from rolecall.placement.plan import PlacementPlan
 from rolecall.placement.preflight import plan_job
 from rolecall.plugins.blocking import blocked_by_environment
@@ -30,14 +30,19 @@ def resolve_file(file: Path, *, block: Iterable[str] = (), overrides: Sequence[O
         ConfigError: the file is wrong; all problems at once.
         PluginError: a selected plugin is broken.
     """
-    config = load_config(file, overrides)
+    config, host = with_plugins(load_config(file, overrides), block=block)
+    return resolve_job(config, file, host, overrides)
+
+
+def with_plugins(config: JobConfig, *, block: Iterable[str] = ()) -> tuple[JobConfig, PluginHost]:
+    """Return the configuration with all that is said of plugins, and the plugins that it may select."""
     found = installed_plugins()
     plugins = PluginsSection(
         block=tuple(dict.fromkeys((*config.plugins.block, *blocked_by_environment(found), *block))),
         trace=config.plugins.trace or traced_by_environment(),
     )
     host = PluginHost(found, block=plugins.block, trace=plugins.trace)
-    return resolve_job(evolve(config, plugins=plugins), file, host, overrides)
+    return evolve(config, plugins=plugins), host
 
 
 def prepare_job(file: Path, overrides: Sequence[Override] = ()) -> tuple[ResolvedJob, PlacementPlan]:
