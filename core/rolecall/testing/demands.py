@@ -61,7 +61,10 @@ def any_job(pick: Pick) -> PlacementJob:
     roles = tuple(
         role_demand(
             name,
-            *((_one_of(pick, (1, 2, 1, 3)), _one_of(pick, suitable)) for _ in range(_one_of(pick, (1, 1, 2)))),
+            *(
+                (_one_of(pick, (1, 2, 1, 3)), _one_of(pick, suitable))
+                for _ in range(_one_of(pick, (1, 1, 2)))
+            ),
         )
         for name in _some(pick, _ROLES, 1 + pick(3))
     )
