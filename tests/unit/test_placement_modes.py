@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from random import Random
 
 import pytest
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rolecall.api import (
+    Nodes,
     PlacementJob,
     PlacementMode,
     PlacementPlan,
@@ -17,8 +20,9 @@ from rolecall.api import (
     RoleName,
 )
 from rolecall.errors import PlacementRefused
+from rolecall.placement.enough import with_room
 from rolecall.placement.preflight import plan_placement
-from rolecall.testing.demands import placement_job, role_demand
+from rolecall.testing.demands import any_job, placement_job, role_demand
 from rolecall_placement.decoupled import Decoupled
 from rolecall_placement.defer import Defer
 from rolecall_placement.split import Split
@@ -127,7 +131,44 @@ def test_the_suggested_pool_size_makes_the_plan_pass(mode: PlacementMode, pool: 
         plan_placement(job(*roles, pool=suggested - 1, per_node=4), mode)
 
 
+def test_room_on_unequal_nodes_is_asked_for_as_nodes() -> None:
+    nodes = Nodes.of([8, 8, 4])
+    roles = (role_demand("writer", (2, 8)), role_demand("judge", (1, 8)))
+    with pytest.raises(PlacementRefused) as refused:
+        plan_placement(PlacementJob(resource="GPU", nodes=nodes, roles=roles), Split())
+    (refusal,) = refused.value.refusals
+    assert (refusal.key, str(refusal.fixes[0])) == ("placement.nodes", "placement.nodes = [8, 8, 8, 4]")
+    assert "= 24) in a shared pool, which has 20" in refusal.message
+
+
 # --- what always holds ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+@settings(max_examples=60)
+@given(chance=st.randoms(use_true_random=False))
+def test_a_job_without_room_is_told_the_least_that_is_enough(mode: PlacementMode, chance: Random) -> None:
+    """On equal and unequal nodes, with and without a trainer: the fix works, and nothing less does."""
+    candidate = any_job(chance.randrange)
+    answer = mode.plan(candidate)
+    if isinstance(answer, PlacementPlan):
+        return
+    (refusal,) = answer
+    enough = with_room(candidate, answer)
+    if enough is None:
+        assert "engines of another size" in refusal.fix
+        return
+    assert isinstance(mode.plan(enough), PlacementPlan)
+    assert enough.devices is not None
+    if candidate.per_node is not None:
+        less = Nodes.equal(enough.devices - 1, per_node=candidate.per_node)
+    else:
+        sizes = Counter(enough.nodes.sizes())
+        added = sizes - Counter(candidate.nodes.sizes())
+        less = Nodes.of(
+            sorted((sizes - Counter({*added})).elements(), reverse=True)
+        )  # one of each that is new
+    assert not less.runs or not isinstance(mode.plan(evolve(candidate, nodes=less)), PlacementPlan)
 
 
 @st.composite

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import pytest
 from attrs import evolve
@@ -12,6 +12,7 @@ from attrs import evolve
 from rolecall.api import (
     Arrangement,
     EngineId,
+    Fix,
     ModelDemand,
     ModelId,
     Nodes,
@@ -23,7 +24,10 @@ from rolecall.api import (
     ReplicaPlacement,
     RoleDemand,
     RoleName,
+    TrainingDemand,
 )
+from rolecall.config.specs import LoopSection, LoopUse
+from rolecall.config.structure import StructureError, structure
 from rolecall.errors import PlacementRefused, PluginContractError
 from rolecall.placement.demand import EngineFacts, JobFacts, RewardFacts
 from rolecall.placement.occupancy import Occupancy
@@ -165,6 +169,45 @@ def test_every_backend_must_run_on_the_jobs_devices() -> None:
     plan_placement(job(role("a"), role("b"), role("c"), resource="slot"), Decoupled(), facts)
 
 
+def test_engines_across_nodes_are_only_asked_of_backends_that_have_them() -> None:
+    facts = JobFacts(engines=(evolve(engine("judge"), several_nodes=False),))
+    (refusal,) = refusals(job(role("judge", model(devices=16), devices=16)), Decoupled(), facts)
+    assert (refusal.code, refusal.key) == (
+        "engine-on-several-nodes",
+        "roles.judge.models.m.devices_per_engine",
+    )
+    assert "an engine of 16 devices needs several nodes of 8" in refusal.message
+    (fix,) = refusal.fixes
+    assert dict(fix.assignments) == {
+        "roles.judge.models.m.devices_per_engine": 8,
+        "roles.judge.models.m.tensor_parallel": 8,
+        "roles.judge.devices": 8,
+    }
+    plan_placement(job(role("judge", model(devices=8))), Decoupled(), facts)
+
+
+@pytest.mark.parametrize(("groups", "fewer"), [(3, 2), (16, 8), (0, None), (5, 4)])
+def test_attention_groups_must_divide_tensor_parallel(groups: int, fewer: int | None) -> None:
+    def facts(number: int) -> JobFacts:
+        return JobFacts(
+            engines=(evolve(engine("judge"), attention_groups=number, attention_groups_key="flags.dp"),)
+        )
+
+    wide = job(role("judge", model(devices=16, pp=2)))
+    (refusal,) = refusals(wide, Decoupled(), facts(groups))
+    key = "roles.judge.models.m.engine_options.flags.dp"
+    assert (refusal.code, refusal.key) == ("attention-groups", key)
+    assert f"{groups} data-parallel groups can't share tensor_parallel 8" in refusal.message
+    assert [fix.assignments for fix in refusal.fixes] == [((key, fewer),)]
+    plan_placement(wide, Decoupled(), facts(fewer or 1))
+
+
+def test_keys_are_written_as_toml_writes_them() -> None:
+    (refusal,) = refusals(job(role("judge", model("Qwen/Qwen2.5", devices=4, tp=2))), Decoupled())
+    assert refusal.key == 'roles.judge.models."Qwen/Qwen2.5".devices_per_engine'
+    assert refusal.fixes[0].assignments == (('roles.judge.models."Qwen/Qwen2.5".tensor_parallel', 4),)
+
+
 # --- sharing ----------------------------------------------------------------------------
 
 
@@ -193,6 +236,63 @@ def test_a_model_whose_devices_nobody_shares_need_not_sleep() -> None:
     plan_placement(
         job(role("writer", model("early", 2), model("late", 1)), role("judge"), pool=3), Defer(), facts
     )
+
+
+def test_a_role_that_shares_devices_has_something_to_do_in_a_batch() -> None:
+    facts = JobFacts(idle_roles=frozenset({RoleName("judge")}))
+    shared = job(role("writer"), role("judge"), pool=2)
+    (refusal,) = refusals(shared, Defer(), facts)
+    assert (refusal.code, refusal.key) == ("role-never-awake", "roles.judge")
+    assert 'take turns with "writer"' in refusal.message
+    plan_placement(shared, Split(), facts)
+
+
+def trainer(name: str = "actor", devices: int = 2, *, offload: bool = True) -> TrainingDemand:
+    return TrainingDemand(role=RoleName(name), devices=devices, offload=offload)
+
+
+def test_a_trainer_on_shared_devices_gives_its_memory_up() -> None:
+    roles = (role("writer"), role("judge"))
+    kept = (
+        trainer(offload=False),
+        trainer("critic", 1),
+        evolve(trainer("reference", 1), on=RoleName("actor")),
+    )
+    for mode in (Split(), Defer()):
+        (refusal,) = refusals(evolve(job(*roles, pool=3), training=kept), mode)
+        assert (refusal.code, refusal.key) == ("training-not-offloaded", "training.actor.offload")
+        assert refusal.fixes == (Fix((("training.actor.offload", True),)),)
+    plan_placement(evolve(job(*roles), training=kept), Decoupled())
+
+
+USES = ("partial_rollout", "dynamic_batch", "streamed_scoring", "async_training")
+
+
+def test_a_loop_is_refused_by_name_where_the_layout_cannot_carry_it() -> None:
+    shared = evolve(job(role("writer"), role("judge"), pool=2), training=(trainer(),))
+    found = refusals(shared, Defer(), JobFacts(loop_uses=USES))
+    assert [refusal.code for refusal in found] == ["loop-not-deferred"] * 3 + ["training-not-overlapped"]
+    for refusal, word in zip(found, USES, strict=True):
+        assert refusal.key == "loop.uses"
+        assert f'the loop uses "{word}"' in refusal.message
+        others = [other for other in USES if other != word]
+        assert refusal.fixes == (Fix((("loop.uses", others),)),)
+
+
+def test_what_a_loop_does_depends_on_who_takes_turns_with_whom() -> None:
+    roles = (role("writer"), role("judge"))
+    facts = JobFacts(loop_uses=USES)
+    (refusal,) = refusals(evolve(job(*roles, pool=2), training=(trainer(),)), Split(), facts)
+    assert refusal.code == "training-not-overlapped"
+    assert '"actor" take turns with "judge", "writer"' in refusal.message
+    plan_placement(job(*roles, pool=2), Split(), facts)
+    plan_placement(evolve(job(*roles), training=(trainer(),)), Decoupled(), facts)
+
+
+def test_the_words_of_a_loop_are_those_of_the_job_file() -> None:
+    assert {*get_args(LoopUse)} == {*USES}
+    with pytest.raises(StructureError, match='"partial_rolout"'):
+        structure(LoopSection, {"uses": ["partial_rolout"]})
 
 
 def test_rewards_of_a_job_that_takes_turns_must_support_deferred_scoring() -> None:
@@ -233,6 +333,18 @@ def test_all_refusals_come_at_once() -> None:
         "role-not-deferrable",
     ]
     assert all(refusal.key and refusal.message and refusal.fix for refusal in found)
+
+
+def test_one_refusal_hides_no_other() -> None:
+    """Neither an engine that can't be placed nor a pool without room keeps the rest from being told."""
+    facts = JobFacts(engines=(engine("writer", can_sleep=False),), loop_uses=("dynamic_batch",))
+    found = refusals(job(role("writer", model(devices=12)), role("judge"), pool=4), Defer(), facts)
+    assert [refusal.code for refusal in found] == [
+        "engine-partial-node",
+        "pool-too-small",
+        "engine-cannot-sleep",
+        "loop-not-deferred",
+    ]
 
 
 def test_what_the_mode_refuses_stands_beside_what_the_core_refuses() -> None:

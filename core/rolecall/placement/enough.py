@@ -1,8 +1,8 @@
 """How many devices, or which nodes, would be enough: the fix of a job that does not fit.
 
 Pure. Placement modes call it (through ``rolecall.api``) when they refuse a job for want of room: they say
-what fits, and get what to write into the job file. More of the job's largest nodes are taken, never larger
-ones.
+what fits, and get what to write into the job file. Of unequal nodes more of the largest are taken, where that
+is of no use more of another size, or of all; never larger ones.
 """
 
 from __future__ import annotations
@@ -32,22 +32,30 @@ def enough_devices(job: PlacementJob, fits: Callable[[Nodes], bool]) -> Fix | No
         found = _first(lambda devices: fits(Nodes.equal(devices, per_node=per_node)), _plenty(job, per_node))
         return None if found is None else Fix(((_DEVICES, found),))
     sizes = list(job.nodes.sizes())
-    largest = max(sizes)
-    found = _first(
-        lambda more: fits(Nodes.of([largest] * more + sizes)), -(-_plenty(job, largest) // largest)
-    )
-    return None if found is None else Fix(((_NODES, [largest] * found + sizes),))
+    kinds = sorted(set(sizes), reverse=True)
+    for added in (*([size] for size in kinds), kinds):
+        found = _first(
+            lambda more, added=added: fits(Nodes.of(_with(sizes, added * more))),
+            -(-_plenty(job, min(added)) // min(added)),
+        )
+        if found is not None:
+            return Fix(((_NODES, _with(sizes, added * found)),))
+    return None
 
 
-def with_room(job: PlacementJob, refusals: Iterable[Refusal]) -> PlacementJob:
-    """Return the job with the devices that the refusals' first fixes give it, if they give it any."""
+def _with(sizes: list[int], added: list[int]) -> list[int]:
+    return sorted([*sizes, *added], reverse=True)
+
+
+def with_room(job: PlacementJob, refusals: Iterable[Refusal]) -> PlacementJob | None:
+    """Return the job with the devices that the refusals' first fixes give it; None if they give none."""
     for refusal in refusals:
         for key, value in refusal.fixes[0].assignments if refusal.fixes else ():
             if key == _DEVICES:
                 return evolve(job, nodes=Nodes.equal(value, per_node=job.per_node or job.nodes.largest))
             if key == _NODES:
                 return evolve(job, nodes=Nodes.of(sorted(value, reverse=True)))
-    return job
+    return None
 
 
 def _first(enough: Callable[[int], bool], plenty: int) -> int | None:

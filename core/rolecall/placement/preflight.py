@@ -53,8 +53,9 @@ def plan_placement(job: PlacementJob, mode: PlacementMode, facts: JobFacts = NO_
     answer = _ask(mode, job)
     if not isinstance(answer, PlacementPlan):
         refusals += answer
-        job = with_room(job, answer)
-        answer = _ask(mode, job)
+        roomier = with_room(job, answer)
+        if roomier is not None:
+            job, answer = roomier, _ask(mode, roomier)
     if isinstance(answer, PlacementPlan):
         refusals += check_plan(job, answer, facts)
         if not refusals:

@@ -150,6 +150,8 @@ class EngineBackendContract(PluginContract):
                 assert features.memory_tags, "sleeping without a memory tag frees nothing"
             else:
                 assert features.no_sleep_because, "a refusal has to say why"
+            if features.attention_groups != 1:
+                assert features.attention_groups_key, "a refusal names the option that says so"
             if static:
                 updates = frozenset(UPDATE_CAPABILITY.values())
                 assert not features.capabilities & updates, "static weights never change"
