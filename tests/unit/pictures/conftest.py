@@ -1,11 +1,15 @@
-"""Plans to draw, in one line each."""
+"""Plans to draw, in one line each, and what their JSON is held against."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from importlib.resources import files
+from typing import Any
 
 import pytest
 from attrs import evolve
+from jsonschema import Draft202012Validator
 
 from rolecall.api import Nodes, PlacementMode, PlacementPlan, RoleName, TrainingDemand
 from rolecall.testing.demands import placement_job, role_demand
@@ -51,3 +55,35 @@ def uneven(planned: Callable[..., PlacementPlan]) -> PlacementPlan:
         nodes=Nodes.of([8, 8, 4]),
         training=(("actor", 16), ("critic", 4), ("reference", 8, "actor")),
     )
+
+
+@pytest.fixture(scope="session")
+def plan_schema() -> Any:
+    """The published schema."""
+    return json.loads(files("rolecall.placement.pictures").joinpath("plan.schema.json").read_text("utf-8"))
+
+
+@pytest.fixture(scope="session")
+def check_document(plan_schema: Any) -> Callable[[object], None]:
+    """Checks that a document is as the schema says, and that the schema has all of its fields."""
+    strict = _closed(plan_schema)
+    for kind in ("plan", "refused", "wrong_file"):  # a document is one of them
+        strict["$defs"][kind]["properties"]["schema_version"] = True
+
+    def check(document: object) -> None:
+        Draft202012Validator(plan_schema).validate(document)
+        Draft202012Validator(strict).validate(document)
+
+    return check
+
+
+def _closed(schema: Any) -> Any:
+    """The schema without the room that it leaves for fields to come."""
+    if isinstance(schema, list):
+        return [_closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    parts = {key: _closed(part) for key, part in schema.items()}
+    if "properties" in schema and "oneOf" not in schema:
+        parts["unevaluatedProperties"] = False
+    return parts
