@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shlex
 import sys
 import tempfile
 import textwrap
@@ -24,7 +25,7 @@ from typing import Any, ClassVar
 from unittest import mock
 
 import attrs
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 from click.testing import CliRunner
 
 from rolecall.api import (
@@ -37,6 +38,7 @@ from rolecall.api import (
     Pool,
     Refusal,
     ReplicaPlacement,
+    WeightSource,
     engine_id,
     hookimpl,
     place_training,
@@ -159,6 +161,11 @@ class Forgetful(_Mode):
         return evolve(answer, replicas=answer.replicas[:-1]) if isinstance(answer, PlacementPlan) else answer
 
 
+class Twin(_Mode):
+    name: ClassVar[str] = "twin"
+    arrangement: ClassVar[Arrangement] = Arrangement.APART
+
+
 class Streamed(ExactMatch):
     name: ClassVar[str] = "streamed"
     supports_deferred: ClassVar[bool] = False
@@ -169,15 +176,20 @@ class Guard(TeacherRole):
     deferrable: ClassVar[bool] = False
 
 
+class Rules(TeacherRole):
+    name: ClassVar[str] = "rules"
+    weight_sources: ClassVar[tuple[WeightSource, ...]] = ()
+
+
 class Tpu(EmbeddedBackend):
     name: ClassVar[str] = "tpu"
     resource: ClassVar[str | None] = "TPU"
 
 
 PLUGINS: Sequence[tuple[PluginKind, type[Any]]] = (
-    *((PluginKind.PLACEMENT_MODE, mode) for mode in (Pile, Packed, Forgetful)),
+    *((PluginKind.PLACEMENT_MODE, mode) for mode in (Pile, Packed, Forgetful, Twin)),
     (PluginKind.REWARD_ADAPTER, Streamed),
-    (PluginKind.ROLE, Guard),
+    *((PluginKind.ROLE, role) for role in (Guard, Rules)),
     (PluginKind.ENGINE_BACKEND, Tpu),
 )
 
@@ -207,11 +219,13 @@ def offered_plugins() -> tuple[Mapping[str, ModuleType], tuple[PluginInfo, ...]]
 def plugins() -> Generator[None]:
     """Have no other plugins installed than these."""
     modules, offered = offered_plugins()
-    with (
-        mock.patch.dict(sys.modules, modules),
-        mock.patch("rolecall.job.prepare.installed_plugins", return_value=offered),
-    ):
-        yield
+    sys.modules.update(modules)
+    try:
+        with mock.patch("rolecall.job.prepare.installed_plugins", return_value=offered):
+            yield
+    finally:
+        for module in modules:
+            del sys.modules[module]
 
 
 def _hook(name: str, plugin: type[Any]) -> Any:
@@ -408,10 +422,10 @@ def refusals_of(table: Mapping[str, Any]) -> tuple[Refusal, ...]:
     return ()
 
 
-def said_of(table: Mapping[str, Any]) -> str:
+def said_of(table: Mapping[str, Any], *options: str) -> str:
     """Return what ``rolecall plan`` says of a job."""
     with _job_file(table) as file, chdir(file.parent):
-        result = CliRunner().invoke(plan_command, [file.name])
+        result = CliRunner().invoke(plan_command, [file.name, *options])
     assert result.exit_code == 2, result.output
     return result.stderr.strip()
 
@@ -511,6 +525,73 @@ def borrowed() -> str:
     return str(refusal)
 
 
+# --- examples of layouts in one line --------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class Line:
+    """A layout in one line that is none, or none of the job."""
+
+    layout: str
+    changes: Changes = field(factory=dict)
+
+
+_TWO_JUDGES: Changes = {
+    "roles.genrm.models.small.source": "hf:acme/small",
+    "roles.genrm.models.small.engine": "sglang",
+}
+_ALL = "rollout[8] + genrm[8] + teacher[8] -> actor[*]"
+WRITTEN = (
+    Line(layout="rollout[1/2] + genrm[1/4] +"),
+    Line(layout="rollout[1/2] & genrm[1/4]"),
+    Line(layout="rollout + genrm[1/4]"),
+    Line(layout="rollout[half] + genrm[1/4]"),
+    Line(layout="rollout[1/2 + genrm[1/4]"),
+    Line(layout="rollout[3/2]"),
+    Line(layout="rollout[0]"),
+    Line(layout=r'rollout[1/2] + "gen\rm\q"[1/4]'),
+)
+NAMED = (
+    Line(layout="rolout[1/4] + genrm[1/2] + teacher[1/4] -> actor[*]"),
+    Line(layout="rollout[1/4] + genrm.large[1/2] + teacher[1/4] -> actor[*]"),
+    Line(layout="rollout[1/4] + genrm[1/2] + teacher[1/4] -> actor[*]", changes=_TWO_JUDGES),
+    Line(layout="rollout[1/4] + genrm[1/2] + teacher[1/4] -> actor.model[*]"),
+    Line(layout=f"{_ALL} + reference[*]", changes={"training.reference.on": "actor"}),
+    Line(layout=f"rules[1/4] + {_ALL}", changes={"roles.rules.options": {}}),
+    Line(layout="rollout[1/4] + rollout[1/4] + genrm[1/2] + teacher[1/4] -> actor[*]"),
+    Line(layout="genrm[1/2] + rollout[1/4] + teacher[1/4] -> actor[*]"),
+    Line(layout="rollout[1/2] + genrm[1/2]"),
+)
+SIGNS = (
+    Line(layout="rollout[8] + genrm[8] | teacher[8] | actor[8]"),
+    Line(layout="rollout[*] -> genrm[*] -> teacher[*] + actor[*]"),
+    Line(layout="rollout[*] -> genrm[*] -> actor[*] -> teacher[*]"),
+    Line(
+        layout="rollout[*] -> genrm[*] -> teacher[*] -> actor[1/2] -> critic[1/2]",
+        changes={"training.critic.devices": 8},
+    ),
+    Line(layout="rollout[*] -> genrm[1/2] + teacher[1/2] -> actor[*]"),
+    Line(layout="rollout[8] | genrm[8] | teacher[8] | actor[8]"),
+    Line(layout=_ALL, changes={"plugins.block": ["placement_mode/split"]}),
+    Line(layout="", changes={"placement.layout": _ALL}),
+)
+SHARES = (
+    Line(layout="rollout[1/4] + genrm[1/2] + teacher[1/4] -> actor[1/3]"),
+    Line(layout="rollout[4] + genrm[4] + teacher[4] -> actor[*]"),
+    Line(layout=_ALL),
+    Line(
+        layout="rollout[1/4] + genrm[1/2] + teacher[1/4]",
+        changes={**WITHOUT_TRAINER, "placement.devices": None},
+    ),
+)
+LINES: Mapping[str, Sequence[Line]] = {
+    "How a layout is written": WRITTEN,
+    "Names": NAMED,
+    "Signs and modes": SIGNS,
+    "Shares": SHARES,
+}
+
+
 # --- the page -------------------------------------------------------------------------------
 
 INTRODUCTION = f"""\
@@ -537,7 +618,7 @@ The examples change keys of this job, which can be placed:
 
 def render() -> str:
     """Return the whole page."""
-    return "\n".join([INTRODUCTION, _table(), *_paper(), *_binding()])
+    return "\n".join([INTRODUCTION, _table(), *_paper(), *_binding(), *_layouts()])
 
 
 def codes() -> dict[str, type[Refusal]]:
@@ -570,15 +651,16 @@ def _paper() -> Iterator[str]:
             if example.refusal not in shown:
                 yield _heading(example.refusal)
                 shown.add(example.refusal)
-            lines = [
-                f"{key} = {json.dumps(value)}" for key, value in example.changes.items() if value is not None
-            ]
-            lines += [f"# without {key}" for key, value in example.changes.items() if value is None]
             said = said_of(job_table(example.changes))
             if example.prose:
                 yield f"{_wrapped(example.prose)}\n"
-            yield _block("toml", "\n".join(lines))
+            yield _block("toml", _changed_keys(example.changes))
             yield _block("console", f"$ rolecall plan job.toml\n{said}")
+
+
+def _changed_keys(changes: Changes) -> str:
+    written = [f"{key} = {json.dumps(value)}" for key, value in changes.items() if value is not None]
+    return "\n".join([*written, *(f"# without {key}" for key, value in changes.items() if value is None)])
 
 
 def _binding() -> Iterator[str]:
@@ -604,6 +686,32 @@ def _binding() -> Iterator[str]:
     yield _heading(binding_checks.BorrowedBundleSize)
     yield _block("text", 'lent: bundle 0 of {"GPU": 1}, bundle 1 of {"GPU": 2}')
     yield _block("text", borrowed())
+
+
+def _layouts() -> Iterator[str]:
+    yield "## Layouts in one line\n"
+    yield (
+        _wrapped(
+            "`placement.layout` and `--layout` are read before anything is planned, so what is wrong with"
+            " them is a problem of the job file: no code, but the character. In Python: `ConfigError.problems`."
+        )
+        + "\n"
+    )
+    for heading, lines in LINES.items():
+        yield f"### {heading}\n"
+        for line in lines:
+            if line.changes:
+                yield _block("toml", _changed_keys(line.changes))
+            yield _block("console", told(line))
+
+
+def told(line: Line) -> str:
+    """Return the command with a layout, and what it says."""
+    options = ("--layout", line.layout) if line.layout else ()
+    command = " ".join(
+        ["rolecall plan job.toml", *(["--layout", shlex.quote(line.layout)] if options else [])]
+    )
+    return f"$ {command}\n{said_of(job_table(line.changes), *options)}"
 
 
 def _heading(refusal: type[Refusal]) -> str:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import ast
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import attrs
 import pytest
+from attrs import evolve
 
+from rolecall.config.specs import JobConfig
+from rolecall.config.structure import structure
 from rolecall.errors import Refusal
 from rolecall.placement import binding_checks, contract_checks, deferral_checks, demand_checks, sharing_checks
+from rolecall.placement.shorthand import arrangements, explicit, names, notation
 from rolecall_placement import room
+from rolecall_placement.decoupled import Decoupled
+from rolecall_placement.defer import Defer
+from rolecall_placement.split import Split
 
 ROOT = Path(__file__).parents[2]
 MODULES = (demand_checks, contract_checks, sharing_checks, deferral_checks, binding_checks, room)
@@ -52,6 +61,57 @@ def test_each_refusal_has_numbers_or_names_beside_its_words() -> None:
         for value in vars(module).values():
             if isinstance(value, type) and issubclass(value, Refusal) and value not in {Refusal, *silent}:
                 assert {part.name for part in attrs.fields(value)} - words, value
+
+
+def test_every_fault_of_a_layout_in_one_line_is_on_the_page(generator: ModuleType) -> None:
+    """Each place that finds one is reached by an example."""
+    modes = {mode.name: mode.arrangement for mode in (Decoupled, Split, Defer, generator.Twin)}
+    watched = {module.__file__: _faults(module) for module in (notation, names, arrangements, explicit)}
+    reached: set[tuple[str, int]] = set()
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename not in watched:
+            return None
+        reached.add((frame.f_code.co_filename, frame.f_lineno))
+        return trace
+
+    for line in (line for lines in generator.LINES.values() for line in lines):
+        config = structure(JobConfig, generator.job_table(line.changes))
+        named = None if line.layout else config.placement.mode
+        config = evolve(config, placement=evolve(config.placement, mode=named))
+        blocked = {entry.rpartition("/")[2] for entry in config.plugins.block}
+        installed = {name: declared for name, declared in modes.items() if name not in blocked}
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            with pytest.raises(notation.LayoutError):
+                explicit.explicit_form(line.layout or config.placement.layout, config, installed)
+        finally:
+            sys.settrace(before)
+    missed = [
+        ast.unparse(node)
+        for file, nodes in watched.items()
+        for node in nodes
+        if not any((file, line) in reached for line in range(node.lineno, (node.end_lineno or 0) + 1))
+    ]
+    assert missed == []
+
+
+def _faults(module: ModuleType) -> list[ast.stmt]:
+    """Statements that say that something is wrong."""
+    tree = ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8"))
+    found: list[ast.stmt] = []
+    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        for node in ast.walk(function):
+            if isinstance(node, ast.Raise):
+                found.append(node)
+            elif isinstance(node, ast.Expr):
+                calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+                ends = {call.func.attr for call in calls if isinstance(call.func, ast.Attribute)}
+                found += [node] if ends & {"fault", "_fail"} else []
+            elif isinstance(node, ast.Return) and function.name.endswith("_fault"):
+                found += [node] if any(isinstance(part, ast.JoinedStr) for part in ast.walk(node)) else []
+    return found
 
 
 @pytest.fixture(scope="module")
