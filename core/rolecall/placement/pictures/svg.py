@@ -209,19 +209,23 @@ def _draw_table(canvas: Canvas, sheet: Sheet) -> None:
 
 def draw_blocks(canvas: Canvas, sheet: Sheet) -> None:
     """Draw the map, pool after pool."""
+    rows = [row for block in sheet.blocks for row in block.rows]
+    labels = ["bundle", *(_label(row) for row in rows)]
+    left = canvas.left + _CHARACTER * (max(map(len, labels)) + 2)
     for block in sheet.blocks:
         canvas.y += _SPACE
         canvas.words(("", "pool "), ("strong", block.pool_id), ("", f": {block.about}"))
         canvas.y += _ROW_GAP
-        label_width = _CHARACTER * (max(len("bundle"), *(len(row.label) for row in block.rows)) + 2)
-        label_width += _CHARACTER * 2 * any(row.sign is not Sign.BOTH for row in block.rows)
         for line in folded(block, list(lines_of(block.nodes, _fits))):
             if isinstance(line, Repeats):
                 canvas.words(("quiet", str(line)))
                 canvas.y += _ROW_GAP
             else:
-                left = canvas.left + label_width
                 _Line(canvas=canvas, block=block, marks=sheet.marks, bundles=line, left=left).draw()
+
+
+def _label(row: Row) -> str:
+    return row.label if row.sign is Sign.BOTH else f"{row.sign.value} {row.label}"
 
 
 def _fits(bundles: int, nodes: int) -> bool:
@@ -269,8 +273,7 @@ class _Line:
         canvas.y += _SPACE
 
     def _row(self, row: Row, columns: Mapping[int, float]) -> None:
-        sign = "" if row.sign is Sign.BOTH else f"{row.sign.value} "
-        self.canvas.text(self.canvas.left, f"{sign}{row.label}", _SIGN_CLASSES[row.sign])
+        self.canvas.text(self.canvas.left, _label(row), _SIGN_CLASSES[row.sign])
         free = {bundle for bundle in self.bundles if bundle < row.devices}
         for span in row.within(self.bundles):
             first, last = max(span.first, self.bundles.start), min(span.stop, self.bundles.stop) - 1
