@@ -693,7 +693,8 @@ def _layouts() -> Iterator[str]:
     yield (
         _wrapped(
             "`placement.layout` and `--layout` are read before anything is planned, so what is wrong with"
-            " them is a problem of the job file: no code, but the character. In Python: `ConfigError.problems`."
+            " them is a problem of the job file: no code, but the character. In Python:"
+            " `ConfigError.problems`."
         )
         + "\n"
     )

@@ -40,8 +40,8 @@ class Defer:
         too_large = _too_large(job, nodes)
         if too_large:
             message = (
-                f'in mode "{self.name}" every role must fit into the shared pool of {nodes.devices} on its own'
-                f"; too large: {', '.join(f'{role} {devices}' for role, devices in too_large.items())}"
+                f'in mode "{self.name}" every role must fit into the shared pool of {nodes.devices} on its'
+                f" own; too large: {', '.join(f'{role} {devices}' for role, devices in too_large.items())}"
             )
             needed = max(too_large.values())
             return (pool_too_small(job, nodes, message=message, needed=needed, fits=fits),)

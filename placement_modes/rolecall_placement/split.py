@@ -6,7 +6,7 @@ an engine would straddle nodes. A trainer uses the same pool in a phase of its o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from rolecall.api import (
@@ -46,10 +46,7 @@ class Split:
             pools=(shared_pool(job, nodes),),
             replicas=tuple(replica for laid in slices for replica in laid.replicas),
             training=trainer(job).placements,
-            phases=(
-                Phase(name="inference", roles=tuple(role.role for role in job.roles)),
-                *training_phases(job),
-            ),
+            phases=(*_inference(job), *training_phases(job)),
         )
 
     def _no_room(self, job: PlacementJob, nodes: Nodes, fits: Callable[[Nodes], bool]) -> PoolTooSmall:
@@ -68,6 +65,10 @@ class Split:
 
 def _trainer_fits(job: PlacementJob, nodes: Nodes) -> bool:
     return trainer(job).stop <= (nodes.devices or 0)
+
+
+def _inference(job: PlacementJob) -> Sequence[Phase]:
+    return [Phase(name="inference", roles=tuple(role.role for role in job.roles))] if job.roles else []
 
 
 def _slices(job: PlacementJob, nodes: Nodes) -> list[RoleSlice] | None:

@@ -18,6 +18,7 @@ from rolecall.api import (
     PlacementPlan,
     RoleDemand,
     RoleName,
+    TrainingDemand,
 )
 from rolecall.errors import PlacementRefused
 from rolecall.placement.enough import with_room
@@ -129,6 +130,15 @@ def test_the_suggested_pool_size_makes_the_plan_pass(mode: PlacementMode, pool: 
     plan_placement(job(*roles, pool=suggested, per_node=4), mode)
     with pytest.raises(PlacementRefused):
         plan_placement(job(*roles, pool=suggested - 1, per_node=4), mode)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_a_trainer_is_placed_where_no_role_has_engines(mode: PlacementMode) -> None:
+    trainer = (TrainingDemand(role=RoleName("actor"), devices=12),)
+    plan = plan_placement(evolve(job(pool=None), training=trainer), mode)
+    assert [(pool.devices, [*pool.nodes.sizes()]) for pool in plan.pools] == [(12, [8, 4])]
+    assert [placement.bundles for placement in plan.training] == [tuple(range(12))]
+    assert [phase.roles for phase in plan.phases] == [("actor",)]
 
 
 def test_room_on_unequal_nodes_is_asked_for_as_nodes() -> None:

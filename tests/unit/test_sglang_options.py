@@ -23,6 +23,7 @@ from rolecall.api import (
     ModelId,
     RoleName,
 )
+from rolecall.config.overrides import Override, override
 from rolecall.config.structure import StructureError, structure
 from rolecall_plugins.engines.sglang import SglangBackend, SglangOptions, installed_flags
 from rolecall_plugins.engines.sglang.command import server_command, server_environment
@@ -120,6 +121,31 @@ def test_without_the_memory_saver_it_does_not_sleep() -> None:
     found = features(memory_saver=False)
     assert Capability.SLEEP not in found.capabilities
     assert "memory_saver is false" in found.no_sleep_because
+
+
+def test_what_would_let_it_sleep_does() -> None:
+    kinds: list[dict[str, Any]] = [{"memory_saver": False}, {"device": "cpu", "server_args": {"dp_size": 2}}]
+    for table in kinds:
+        ((key, value),) = features(**table).sleep_options
+        changed = override(table, [Override(tuple(key.split(".")), value, "")]).table
+        assert Capability.SLEEP in features(**changed).capabilities
+    assert features().sleep_options == ()
+
+
+@pytest.mark.parametrize(
+    ("server_args", "groups", "flag"),
+    [
+        ({}, 1, "dp_size"),
+        ({"dp_size": 2}, 2, "dp_size"),
+        ({"dp_size": 4, "enable_dp_attention": True}, 4, "dp_size"),
+        ({"dp_size": 2, "attn_dp_size": 4}, 4, "attn_dp_size"),
+    ],
+)
+def test_what_divides_the_devices_of_tensor_parallel(
+    server_args: dict[str, Any], groups: int, flag: str
+) -> None:
+    found = features(server_args=server_args)
+    assert (found.attention_groups, found.attention_groups_key) == (groups, f"server_args.{flag}")
 
 
 def test_a_cpu_engine_frees_its_weights() -> None:

@@ -39,7 +39,7 @@ def plan_placement(job: PlacementJob, mode: PlacementMode, facts: JobFacts = NO_
 
     What ``facts`` leaves out is not checked. Without demands no mode is asked: the layout is empty.
     """
-    if not job.roles:
+    if not job.roles and not job.training:
         return PlacementPlan(mode=mode.name, pools=(), replicas=(), phases=())
     refusals: list[Refusal] = [
         *demand_checks.refuse_parallel_product(job),
