@@ -8,6 +8,7 @@ so. Pure; ``preflight`` looks at sharing and phases only after these checks have
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -16,6 +17,7 @@ from attrs import field, frozen
 
 from rolecall.errors import Refusal
 from rolecall.ids import EngineId, RoleName, engine_id
+from rolecall.placement.nodes import Nodes
 from rolecall.placement.plan import PlacementJob, PlacementPlan, Tenant, TrainingPlacement
 from rolecall.placement.wording import bundle_runs, counted
 
@@ -59,15 +61,46 @@ def refuse_broken_pools(job: PlacementJob, plan: PlacementPlan) -> Iterator[Refu
     for pool in plan.pools:
         if pool.devices < 1:
             yield _breach(plan, f'pool "{pool.pool_id}" has {counted(pool.devices, "device")}')
-        elif pool.resource != job.resource or pool.nodes.largest > job.nodes.largest:
+        elif pool.resource != job.resource:
             yield _breach(
-                plan,
-                f'pool "{pool.pool_id}" has up to {pool.nodes.largest} "{pool.resource}" a node;'
-                f' the job has up to {job.nodes.largest} "{job.resource}" a node',
+                plan, f'pool "{pool.pool_id}" is made of "{pool.resource}", the job has "{job.resource}"'
             )
     total = sum(pool.devices for pool in plan.pools)
     if job.nodes.devices is not None and total > job.nodes.devices:
         yield _breach(plan, f"its pools have {total} devices; the job has {job.nodes.devices}")
+
+
+def refuse_uncut_pools(job: PlacementJob, plan: PlacementPlan) -> Iterator[Refusal]:
+    """The nodes of a pool are, or are parts of, different nodes of the job.
+
+    Counted for each size, which is quick and sees nodes taken for equal; whether all pieces of all pools
+    fit together is a puzzle that takes too long to solve for a large job.
+    """
+    for size in sorted({run.devices for pool in plan.pools for run in pool.nodes.runs}, reverse=True):
+        pieces = {pool.pool_id: _count(pool.nodes, size) for pool in plan.pools}
+        hosts = _count(job.nodes, size)
+        room = sum(_without_end(run.count) * (run.devices // size) for run in job.nodes.runs)
+        for pool_id, count in pieces.items():
+            if count > hosts:
+                yield _breach(
+                    plan, f'pool "{pool_id}" has {count} nodes of {size} or more; the job has {hosts}'
+                )
+                return
+        if sum(pieces.values()) > room:
+            yield _breach(
+                plan,
+                f"its pools have {sum(pieces.values())} nodes of {size} or more, there is room for {room}",
+            )
+            return
+
+
+def _count(nodes: Nodes, size: int) -> float:
+    """How many of the nodes have at least so many devices."""
+    return sum(_without_end(run.count) for run in nodes.runs if run.devices >= size)
+
+
+def _without_end(count: int | None) -> float:
+    return math.inf if count is None else count
 
 
 def refuse_missing_replicas(job: PlacementJob, plan: PlacementPlan) -> Iterator[Refusal]:
@@ -191,6 +224,7 @@ def contract_breaches(job: PlacementJob, plan: PlacementPlan) -> list[Refusal]:
     """Return everything that makes ``plan`` no layout of ``job``; empty if it is one."""
     breaches = [
         *refuse_broken_pools(job, plan),
+        *refuse_uncut_pools(job, plan),
         *refuse_missing_replicas(job, plan),
         *refuse_wrong_training(job, plan),
         *refuse_bundles_outside_pool(plan),

@@ -21,24 +21,25 @@ from attrs import evolve
 from rolecall.errors import Refusal
 from rolecall.interfaces.placement_mode import Arrangement, PlacementMode
 from rolecall.placement.contract_checks import contract_breaches
+from rolecall.placement.pictures.plan_json import plan_to_json
 from rolecall.placement.plan import PlacementJob, PlacementPlan, ReplicaPlacement
 from rolecall.placement.preflight import check_plan, plan_placement
-from rolecall.placement.pictures.plan_json import plan_to_json
 from rolecall.plugins.host import PluginHost
 from rolecall.plugins.kinds import PluginKind
-from rolecall.testing.demands import placement_job, role_demand
+from rolecall.testing import placement_oracle as oracle
+from rolecall.testing.demands import any_job, placement_job, role_demand
 from rolecall.testing.other_process import answer_elsewhere
 from rolecall.testing.plugin_contract import PluginContract
 
 _JOBS = 50
 _CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_ROLES = ("writer", "judge", "scorer", "critic")
 
 
 class PlacementModeContract(PluginContract):
     """What every placement mode has to do.
 
-    Jobs are as the core hands them on: every engine fits into a node or fills whole nodes.
+    Jobs are as the core hands them on: every engine fits into a node or fills whole nodes. There are equal,
+    unequal and endless nodes, and jobs with a trainer.
     """
 
     kind: ClassVar[PluginKind] = PluginKind.PLACEMENT_MODE
@@ -51,7 +52,7 @@ class PlacementModeContract(PluginContract):
         """Return the jobs that the mode is tried on; override to add what your mode is for."""
         chance = random.Random(1)
         for _ in range(_JOBS):
-            yield _job(chance)
+            yield any_job(chance.randrange)
 
     # --- the plan -------------------------------------------------------------------------
 
@@ -69,6 +70,17 @@ class PlacementModeContract(PluginContract):
         """Roles that share a bundle are in different phases, and their shares of it sum to 1 at most."""
         for job, plan in self._plans():
             _none(check_plan(job, plan), job)
+
+    def test_a_look_at_every_device_finds_nothing(self) -> None:
+        """The same once more by another way, which knows nothing of the core's; and the pools are pieces of
+        the job's nodes, each node of a pool of a different one."""
+        for job, plan in self._plans():
+            faults = oracle.faults(job, plan)
+            assert not faults, f"{faults}, for {job}"
+            if job.devices is not None:
+                pools = [oracle.node_sizes(pool.nodes) for pool in plan.pools]
+                sizes = oracle.node_sizes(job.nodes)
+                assert oracle.can_be_cut(pools, sizes), f"{pools} can't be cut out of nodes of {sizes}"
 
     def test_each_plan_names_the_mode_and_keeps_the_order_of_roles(self) -> None:
         """Reports are read beside the job file, and say whose plan it is."""
@@ -102,7 +114,7 @@ class PlacementModeContract(PluginContract):
 
     def test_ten_thousand_devices_are_no_different(self) -> None:
         """A large job gets a sound plan or a reason, like a small one."""
-        roles = tuple(role_demand(name, (400, 8)) for name in _ROLES[:3])
+        roles = tuple(role_demand(name, (400, 8)) for name in ("writer", "judge", "scorer"))
         for pool in (None, 9_600):
             job = placement_job(*roles, devices=pool)
             answer = self.fresh().plan(job)
@@ -195,21 +207,6 @@ def _none(problems: list[Refusal], job: PlacementJob) -> None:
     if problems:
         lines = "\n".join(str(problem) for problem in problems)
         pytest.fail(f"the core refuses its plan:\n{lines}\nof the job {job}")
-
-
-def _job(chance: random.Random) -> PlacementJob:
-    per_node = chance.choice((1, 2, 4, 8))
-    sizes = [size for size in (1, 2, 4, 8, 16) if size <= per_node or size % per_node == 0]
-    roles = tuple(
-        role_demand(
-            name,
-            *[(chance.randint(1, 4), chance.choice(sizes)) for _ in range(chance.randint(1, 3))],
-        )
-        for name in chance.sample(_ROLES, chance.randint(1, len(_ROLES)))
-    )
-    largest, needed = max(role.needed for role in roles), sum(role.needed for role in roles)
-    pool = chance.choice((None, largest, needed, needed + per_node, 2 * needed, largest - 1 or 1))
-    return placement_job(*roles, devices=pool, per_node=per_node)
 
 
 def _answers(name: str, jobs: list[PlacementJob]) -> list[PlacementPlan | tuple[Refusal, ...]]:

@@ -122,19 +122,25 @@ def _share(actors: int) -> float:
 def _pools(job: PlacementJob, plan: PlacementPlan) -> Iterator[str]:
     if len({pool.pool_id for pool in plan.pools}) < len(plan.pools):
         yield "two pools have one name"
-    of_job = [run.devices for run in job.nodes.runs]
-    for pool in plan.pools:
-        sizes = node_sizes(pool.nodes)
+    pools = [node_sizes(pool.nodes) for pool in plan.pools]
+    for pool, sizes in zip(plan.pools, pools, strict=True):
         if not sizes or any(run.count is None for run in pool.nodes.runs):
             yield f"pool {pool.pool_id} has no devices, or no end"
         if pool.resource != job.resource:
             yield f"pool {pool.pool_id} is made of {pool.resource}, the job has {job.resource}"
-        if any(size > max(of_job) for size in sizes):
-            yield f"pool {pool.pool_id} has nodes of {sizes}, the job has none larger than {max(of_job)}"
-    limited = all(run.count is not None for run in job.nodes.runs)
-    used = sum(sum(node_sizes(pool.nodes)) for pool in plan.pools)
-    if limited and used > sum(node_sizes(job.nodes)):
-        yield f"the pools have {used} devices, more than the job"
+    pieces = [size for sizes in pools for size in sizes]
+    has_end = all(run.count is not None for run in job.nodes.runs)
+    of_job = node_sizes(job.nodes, at_least=sum(pieces) * max(run.devices for run in job.nodes.runs))
+    if has_end and sum(pieces) > sum(of_job):
+        yield f"the pools have {sum(pieces)} devices, more than the job"
+    for least in set(pieces):
+        room = sum(size // least for size in of_job)
+        if len([size for size in pieces if size >= least]) > room:
+            yield f"the job has no room for so many nodes of {least}: {pools}"
+        for sizes in pools:
+            hosts = [size for size in of_job if size >= least]
+            if len([size for size in sizes if size >= least]) > len(hosts):
+                yield f"the job has not so many nodes of {least} as one pool: {sizes}"
 
 
 def engines(role: RoleDemand) -> list[tuple[str, str, int]]:

@@ -16,38 +16,48 @@ from rolecall.api import (
     Pool,
     Refusal,
     place_role,
+    place_training,
 )
 from rolecall.testing import PlacementModeContract
 
 
 class SoundMode:
-    """Roles side by side in one pool, in the order of the job file, all awake together."""
+    """Roles side by side in one pool, in the order of the job file, all awake together; then the trainer."""
 
     name: ClassVar[str] = "sound_mode"
     api_version: ClassVar[int] = ROLECALL_API
     arrangement: ClassVar[Arrangement] = Arrangement.SIDE_BY_SIDE
 
     def plan(self, job: PlacementJob) -> PlacementPlan | tuple[Refusal, ...]:
+        trainer = place_training(job.training, pool_id="p", start=0)
         slices: list[Any] = []
         stop = 0
         for role in job.roles:
-            slices.append(self.slice(role, stop, job))
-            stop = max(stop, slices[-1].stop)
-        if job.devices is None or stop > job.devices:
-            return self.refuse(job, stop)
-        pool = Pool(pool_id="p", resource=job.resource, nodes=job.nodes)
+            laid = self.slice(role, stop, job)
+            if laid is None:
+                return self.refuse(job, stop + role.needed)
+            slices.append(laid)
+            stop = max(stop, laid.stop)
+        if job.devices is None or max(stop, trainer.stop) > job.devices:
+            return self.refuse(job, max(stop, trainer.stop))
         return PlacementPlan(
             mode=self.name,
-            pools=(pool,),
+            pools=(Pool(pool_id="p", resource=job.resource, nodes=self.nodes(job)),),
             replicas=tuple(replica for laid in slices for replica in laid.replicas),
+            training=trainer.placements,
             phases=self.phases(job),
         )
 
+    def nodes(self, job: PlacementJob) -> Nodes:
+        return job.nodes
+
     def slice(self, role: Any, start: int, job: PlacementJob) -> Any:
-        return place_role(role, pool_id="p", start=start, nodes=Nodes.endless(job.nodes.largest))
+        return place_role(role, pool_id="p", start=start, nodes=self.nodes(job))
 
     def phases(self, job: PlacementJob) -> tuple[Phase, ...]:
-        return (Phase(name="all", roles=tuple(role.role for role in job.roles)),)
+        inference = Phase(name="all", roles=tuple(role.role for role in job.roles))
+        training = Phase(name="training", roles=tuple(role.role for role in job.training))
+        return (inference, training) if job.training else (inference,)
 
     def refuse(self, job: PlacementJob, stop: int) -> tuple[Refusal, ...]:
         return (
@@ -63,6 +73,9 @@ class SoundMode:
 class TestSoundMode(PlacementModeContract):
     plugin = SoundMode
     fails: ClassVar = {}
+
+
+DEVICES = "test_a_look_at_every_device_finds_nothing"
 
 
 class Overlapping(SoundMode):
@@ -83,7 +96,7 @@ class TestOverlapping(PlacementModeContract):
             "test_ten_thousand_devices_are_no_different",
         ),
         "only roles in different phases may share devices",
-    )
+    ) | {DEVICES: "are awake on .* together"}
 
 
 class Forgetful(SoundMode):
@@ -93,7 +106,7 @@ class Forgetful(SoundMode):
 
     def slice(self, role: Any, start: int, job: PlacementJob) -> Any:
         laid = super().slice(role, start, job)
-        return evolve(laid, replicas=laid.replicas[:-1] if len(laid.replicas) > 1 else laid.replicas)
+        return laid and evolve(laid, replicas=laid.replicas[: len(laid.replicas) - 1 or 1])
 
 
 BREACHES = (
@@ -108,7 +121,9 @@ BREACHES = (
 
 class TestForgetful(PlacementModeContract):
     plugin = Forgetful
-    fails: ClassVar = dict.fromkeys(BREACHES, "is placed 0 times, not once")
+    fails: ClassVar = dict.fromkeys(BREACHES, "is placed 0 times, not once") | {
+        DEVICES: "the job has engines"
+    }
 
 
 class Boundless(SoundMode):
@@ -118,8 +133,7 @@ class Boundless(SoundMode):
 
     def slice(self, role: Any, start: int, job: PlacementJob) -> Any:
         laid = super().slice(role, start, job)
-        last = laid.replicas[-1]
-        return evolve(laid, replicas=(*laid.replicas[:-1], _moved(last, by=100_000)))
+        return laid and evolve(laid, replicas=(*laid.replicas[:-1], _moved(laid.replicas[-1], by=100_000)))
 
 
 def _moved(replica: Any, by: int) -> Any:
@@ -128,7 +142,9 @@ def _moved(replica: Any, by: int) -> Any:
 
 class TestBoundless(PlacementModeContract):
     plugin = Boundless
-    fails: ClassVar = dict.fromkeys(BREACHES, "bundle-outside-pool")
+    fails: ClassVar = dict.fromkeys(BREACHES, "bundle-outside-pool") | {
+        DEVICES: "not all of them in its pool"
+    }
 
 
 class Straddling(SoundMode):
@@ -152,7 +168,25 @@ class TestStraddling(PlacementModeContract):
     fails: ClassVar = dict.fromkeys(
         (name for name in BREACHES if name != "test_ten_thousand_devices_are_no_different"),
         "engine-straddles-nodes",
-    )
+    ) | {DEVICES: "neither one node nor whole ones"}
+
+
+class Levelling(SoundMode):
+    """Takes all nodes to be as large as the largest."""
+
+    name = "levelling"
+
+    def nodes(self, job: PlacementJob) -> Nodes:
+        devices = job.devices
+        return job.nodes if devices is None else Nodes.equal(devices, per_node=job.nodes.largest)
+
+
+class TestLevelling(PlacementModeContract):
+    plugin = Levelling
+    fails: ClassVar = dict.fromkeys(
+        (name for name in BREACHES if name != "test_ten_thousand_devices_are_no_different"),
+        "nodes of .* or more; the job has",
+    ) | {DEVICES: "not so many nodes"}
 
 
 class Counting(SoundMode):
@@ -165,14 +199,14 @@ class Counting(SoundMode):
 
     def phases(self, job: PlacementJob) -> tuple[Phase, ...]:
         self.made += 1
-        return tuple(evolve(phase, name=f"phase-{self.made}") for phase in super().phases(job))
+        return tuple(evolve(phase, name=f"{phase.name}-{self.made}") for phase in super().phases(job))
 
 
 class TestCounting(PlacementModeContract):
     plugin = Counting
     fails: ClassVar = {
         "test_the_same_job_gets_the_same_answer": "the second answer is another",
-        "test_the_core_takes_its_plans": "phase-1",
+        "test_the_core_takes_its_plans": "all-1",
     }
 
 
@@ -182,7 +216,7 @@ class Unordered(SoundMode):
     name = "unordered"
 
     def phases(self, job: PlacementJob) -> tuple[Phase, ...]:
-        return (Phase(name="all", roles=tuple({role.role for role in job.roles})),)
+        return tuple(evolve(phase, roles=tuple({*phase.roles})) for phase in super().phases(job))
 
 
 class TestUnordered(PlacementModeContract):
@@ -248,6 +282,7 @@ class Unwritable(SoundMode):
             answer,
             pools=tuple(evolve(pool, pool_id=named) for pool in answer.pools),
             replicas=tuple(evolve(replica, pool_id=named) for replica in answer.replicas),
+            training=tuple(evolve(role, pool_id=named) for role in answer.training),
         )
 
 
