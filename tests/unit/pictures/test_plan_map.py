@@ -126,6 +126,18 @@ def test_unequal_nodes_are_ruled_off_and_the_trainer_is_on_the_map(uneven: Place
           rollout, judge and actor take turns on bundles 10-15.""")
 
 
+@pytest.mark.parametrize(("width", "words_are_whole"), [(44, False), (60, True), (90, True)])
+def test_a_narrow_terminal_shows_the_whole_table(
+    uneven: PlacementPlan, width: int, words_are_whole: bool
+) -> None:
+    table = shown(uneven, width).split("take turns")[0].rsplit("\n\n", 2)[1]
+    assert max(map(len, table.splitlines())) <= width
+    letters = [line[2] for line in table.splitlines() if line[2:3].strip()]
+    assert letters == list("RJTACA")
+    whole = all(word in table for word in ("reference", "(training)", "processes", "0.3333"))
+    assert whole is words_are_whole
+
+
 def test_a_wide_pool_is_folded_at_nodes_and_repeats_are_counted(planned: Planned) -> None:
     plan = planned(Defer(), ("writer", 128, 8), ("judge", 40, 4), nodes=Nodes.equal(1024, per_node=8))
     text = shown(plan, width=100)
