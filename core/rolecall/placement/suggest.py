@@ -65,7 +65,10 @@ def suggest(question: Question) -> Suggestions:
     """Return the smallest changes that make the job feasible."""
     search = _Search(question)
     refusals = search.attempt(question.start)
-    found = () if refusals is None else search.best_first() or search.all_at_once()
+    found: list[Changes] = []
+    if refusals is not None:
+        quick = search.all_at_once()  # so that there is one also where the other way takes too long
+        found = search.best_first() or quick
     return Suggestions(fixes=tuple(Fix(tuple(changes.items())) for changes in found), refusals=refusals)
 
 
@@ -77,7 +80,7 @@ class _Search:
 
     def attempt(self, changes: Changes) -> tuple[Refusal, ...] | None:
         """Plan with changes, once; None too when the time is over."""
-        name = repr(sorted(changes.items()))
+        name = _name(changes)
         if name not in self._known:
             if len(self._known) >= _ATTEMPTS or self._question.clock() > self._until:
                 return None
@@ -91,12 +94,14 @@ class _Search:
         found: list[Changes] = []
         order = count()
         queue = [(self._cost(self._question.start), next(order), self._question.start)]
+        seen: set[str] = set()
         while queue and len(found) < _SUGGESTIONS:
             (keys, _), _, changes = heappop(queue)
             if found and keys > self._cost(found[0])[0] + 1:
                 break
-            if any(smaller.items() <= changes.items() for smaller in found):
+            if _name(changes) in seen or any(smaller.items() <= changes.items() for smaller in found):
                 continue
+            seen.add(_name(changes))
             refusals = self.attempt(changes)
             if refusals is None:
                 continue
@@ -105,8 +110,7 @@ class _Search:
                 continue
             for further in self._ways(changes, refusals):
                 after = {**changes, **further}
-                if after != changes:
-                    heappush(queue, (self._cost(after), next(order), after))
+                heappush(queue, (self._cost(after), next(order), after))
         distinct = [changes for number, changes in enumerate(found) if changes not in found[:number]]
         return sorted(distinct, key=self._cost)
 
@@ -189,6 +193,11 @@ class _Search:
     def _before(self, key: str) -> Any:
         start = self._question.start
         return start[key] if key in start else self._question.now(key)
+
+
+def _name(changes: Changes) -> str:
+    """Return changes as what a set can hold: their values may be lists."""
+    return repr(sorted(changes.items()))
 
 
 def _last(first: int, end: int, true: Callable[[int], bool]) -> int:
