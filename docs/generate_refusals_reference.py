@@ -171,6 +171,11 @@ class Streamed(ExactMatch):
     supports_deferred: ClassVar[bool] = False
 
 
+class SecondOpinion(ExactMatch):
+    name: ClassVar[str] = "second_opinion"
+    role: ClassVar[str | None] = "teacher"
+
+
 class Guard(TeacherRole):
     name: ClassVar[str] = "guard"
     deferrable: ClassVar[bool] = False
@@ -188,7 +193,7 @@ class Tpu(EmbeddedBackend):
 
 PLUGINS: Sequence[tuple[PluginKind, type[Any]]] = (
     *((PluginKind.PLACEMENT_MODE, mode) for mode in (Pile, Packed, Forgetful, Twin)),
-    (PluginKind.REWARD_ADAPTER, Streamed),
+    *((PluginKind.REWARD_ADAPTER, adapter) for adapter in (Streamed, SecondOpinion)),
     *((PluginKind.ROLE, role) for role in (Guard, Rules)),
     (PluginKind.ENGINE_BACKEND, Tpu),
 )
@@ -283,6 +288,11 @@ SHAPES = (
         changes={**ALONE, "roles.teacher.models.teacher.engine": "tpu"},
         prose='An engine "tpu", made for another kind of device.',
     ),
+    Example(
+        refusal=demand_checks.StagesUnfit,
+        changes={"batch.prompts": "prompts.jsonl", "rewards.second.adapter": "second_opinion"},
+        prose='An adapter "second_opinion" that asks the teacher, who scores nothing for rewards.',
+    ),
 )
 ROOM = (
     Example(refusal=room.PoolMissing, changes={**WITHOUT_TRAINER, "placement.devices": None}),
@@ -374,7 +384,7 @@ MODES = (
     ),
 )
 PAPER: Mapping[str, tuple[str, Sequence[Example]]] = {
-    "Shapes, budgets, resources": ("What the job file alone decides, whatever the mode.", SHAPES),
+    "Shapes, budgets, resources, stages": ("What the job file alone decides, whatever the mode.", SHAPES),
     "Room": (
         "What a mode says when it has no place for the roles. A mode of another distribution may have codes"
         " of its own.",
@@ -435,6 +445,7 @@ def _job_file(table: Mapping[str, Any]) -> Generator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "job.toml"
         file.write_text("\n".join(_toml(table)), encoding="utf-8")
+        (file.parent / "prompts.jsonl").touch()
         with plugins():
             yield file
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from rolecall.batches.plan import declared_stages
+from rolecall.batches.plan import declared_stages, plan_stages
+from rolecall.errors import JobError
 from rolecall.ids import ModelId, RoleName
 from rolecall.interfaces.engine_backend import Capability
 from rolecall.placement.nodes import Nodes
@@ -56,12 +57,14 @@ class JobFacts:
     """What the job's plugins and the author of its loop declare. What is not listed here is not checked.
 
     idle_roles: roles that neither make samples nor score them.
+    stage_problems: why the stages of the job's batches can't be put together.
     loop_uses: ``loop.uses`` of the job file.
     """
 
     engines: tuple[EngineFacts, ...] = ()
     rewards: tuple[RewardFacts, ...] = ()
     idle_roles: frozenset[RoleName] = frozenset()
+    stage_problems: tuple[str, ...] = ()
     loop_uses: tuple[str, ...] = ()
 
 
@@ -142,6 +145,7 @@ def job_facts(job: ResolvedJob) -> JobFacts:
             for reward in job.rewards
         ),
         idle_roles=idle_roles(job),
+        stage_problems=stage_problems(job),
         loop_uses=job.config.loop.uses,
     )
 
@@ -151,6 +155,17 @@ def idle_roles(job: ResolvedJob) -> frozenset[RoleName]:
     makers = {role.name for role in job.roles.values() if role.plugin.generation() is not None}
     scorers = {stage.role for name in job.roles for stage in declared_stages(job, name)}
     return frozenset(role.name for role in job.roles.values()) - makers - scorers
+
+
+def stage_problems(job: ResolvedJob) -> tuple[str, ...]:
+    """Return what keeps the job's batches from being run at all; nothing for a job without batches."""
+    if job.config.batch is None:
+        return ()
+    try:
+        plan_stages(job)
+    except JobError as error:
+        return tuple(str(error).splitlines())
+    return ()
 
 
 def model_demand(model: ModelId, config: ModelConfig) -> ModelDemand:

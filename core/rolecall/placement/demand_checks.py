@@ -308,6 +308,33 @@ def refuse_resource(job: PlacementJob, facts: JobFacts) -> Iterator[ResourceMism
         )
 
 
+# --- the job's own batches --------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class StagesUnfit(Refusal):
+    """Batches whose stages can't be put together: with a reward that no stage computes, a field that nobody
+    writes or two do, stages that wait for each other."""
+
+    code: str = field(default="stages-unfit", init=False)
+    problem: str
+
+
+def refuse_unfit_stages(facts: JobFacts) -> Iterator[StagesUnfit]:
+    """The stages that roles and rewards bring make a batch."""
+    for problem in facts.stage_problems:
+        yield StagesUnfit(
+            key="batch",
+            message=problem,
+            fix=either(
+                "a role that brings what is missing",
+                "another adapter for the reward",
+                "a job without [batch], whose loop runs its own stages",
+            ),
+            problem=problem,
+        )
+
+
 def _models(job: PlacementJob) -> Iterator[tuple[RoleDemand, ModelDemand]]:
     for role in job.roles:
         for model in role.models:

@@ -48,6 +48,7 @@ def plan_placement(job: PlacementJob, mode: PlacementMode, facts: JobFacts = NO_
         *demand_checks.refuse_attention_groups(job, facts),
         *demand_checks.refuse_budget(job),
         *demand_checks.refuse_resource(job, facts),
+        *demand_checks.refuse_unfit_stages(facts),
     ]
     job = demand_checks.on_whole_nodes(job)
     answer = _ask(mode, job)
