@@ -230,3 +230,98 @@ def test_a_mode_that_is_not_installed_is_the_only_fault_beside_a_layout(tmp_path
     result = run(tmp_path, IN_SHORT, "--set", 'placement.mode="splt"')
     assert "1 problem:" in result.stderr
     assert 'placement mode "splt" is not installed; did you mean "split"?' in result.stderr
+
+
+# --- what would do -----------------------------------------------------------------------------
+
+TIGHT = JOB.replace("devices = 8\ndevices_per_node = 8", "devices = 4\ndevices_per_node = 8", 1).replace(
+    "devices = 8\noffload = true", "devices = 4"
+)
+
+
+def suggested(tmp_path: Path, job: str, *options: str) -> dict[str, list[dict[str, object]]]:
+    """For each mode the ways, as keys and values."""
+    result = run(tmp_path, job, "--suggest", "--json", *options)
+    assert result.exit_code == 2
+    return {
+        answer["mode"]: [{change["key"]: change["value"] for change in way} for way in answer["ways"]]
+        for answer in json.loads(result.stdout)["suggestions"]
+    }
+
+
+def test_the_smallest_changes_are_listed_for_each_mode(tmp_path):
+    offload = {"training.actor.offload": True}
+    assert suggested(tmp_path, TIGHT) == {
+        "split": [
+            {**offload, "placement.devices": 6},
+            {**offload, "roles.rollout.models.policy.replicas": 2},
+        ],
+        "decoupled": [{"placement.mode": "decoupled", "placement.devices": 10}],
+        "defer": [{"placement.mode": "defer", **offload}],
+    }
+
+
+def test_each_suggestion_makes_the_job_feasible_and_none_of_its_changes_can_be_spared(tmp_path):
+    options = [
+        [f"--set={key}={json.dumps(value)}" for key, value in way.items()]
+        for ways in suggested(tmp_path, TIGHT).values()
+        for way in ways
+    ]
+    for changes in options:
+        assert run(tmp_path, TIGHT, *changes).exit_code == 0
+        for change in changes:
+            assert run(tmp_path, TIGHT, *(other for other in changes if other != change)).exit_code == 2
+
+
+def test_what_the_command_line_says_stays_as_it_is(tmp_path):
+    found = suggested(tmp_path, TIGHT, "--gpus", "4", "--set", 'placement.mode="split"')
+    assert found == {
+        "split": [{"roles.rollout.models.policy.replicas": 2, "training.actor.offload": True}],
+    }
+
+
+def test_changes_of_a_layout_in_one_line_are_of_the_keys_it_stands_for(tmp_path):
+    layout = 'layout = "rollout[1/2] + teacher[1/2] -> actor[*]"'
+    job = TIGHT.replace('mode = "split"', layout)
+    assert suggested(tmp_path, job)["split"] == [
+        {
+            "placement.layout": None,
+            "placement.mode": "split",
+            "roles.rollout.models.policy.replicas": 2,
+            "training.actor.offload": True,
+        }
+    ]
+
+
+def test_suggestions_as_text_can_be_typed(tmp_path):
+    result = run(tmp_path, TIGHT, "--suggest")
+    assert result.exit_code == 2
+    assert "[pool-too-small]" in result.stderr
+    assert result.stdout.startswith("""
+The smallest changes with which it can, in each mode:
+
+mode split
+  placement.devices = 6          now 4
+  training.actor.offload = true  now false
+  or
+  roles.rollout.models.policy.replicas = 2  now 4
+  training.actor.offload = true             now false
+
+mode decoupled
+  placement.mode = "decoupled"  now "split"
+  placement.devices = 10        now 4
+""")
+
+
+def test_where_nothing_will_do_the_reasons_are_named(tmp_path):
+    without_reward = TIGHT.replace("roles.teacher", "roles.genrm")
+    result = run(tmp_path, without_reward, "--suggest", "--set", 'placement.mode="defer"')
+    assert result.stdout.endswith(
+        "in each mode:\n\nmode defer: no change of values lifts role-never-awake, training-not-offloaded\n"
+    )
+
+
+def test_a_feasible_job_is_planned_as_ever_and_a_wrong_file_is_told_as_ever(tmp_path):
+    assert run(tmp_path, JOB, "--suggest").stdout == run(tmp_path, JOB).stdout
+    wrong = JOB.replace("[sink]", "[snk]")
+    assert run(tmp_path, wrong, "--suggest", "--json").stdout == run(tmp_path, wrong, "--json").stdout
