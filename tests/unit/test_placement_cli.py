@@ -187,7 +187,7 @@ def test_refusals_as_json_go_where_the_plan_would_have_gone(tmp_path: Path) -> N
     assert result.exit_code == 2
     refusals = json.loads(result.stdout)["refusals"]
     assert len(refusals) == 4
-    assert all(set(refusal) == {"code", "key", "message", "fix"} for refusal in refusals)
+    assert all(set(refusal) == {"code", "key", "message", "fix", "fixes"} for refusal in refusals)
 
 
 MISSPELT = JOB.replace("devices_per_node = 2", "devices_per_nod = 2").replace('name = "void"', 'nme = "void"')

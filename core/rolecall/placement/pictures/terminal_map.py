@@ -52,14 +52,16 @@ def _in_encoding(text: Text, *, ascii_only: bool) -> Text:
 def _table(sheet: Sheet, width: int, *, ascii_only: bool) -> RenderableType:
     """Return the table; in a narrow terminal its cells are broken, between words if that will do."""
     columns = list(zip(sheet.titles, *(line.cells for line in sheet.lines), strict=True))
-    whole = 1 + sum(_GAP + max(map(len, column)) for column in columns)
-    gap = _GAP if whole <= width else _NARROW_GAP
     words = [max(len(word) for cell in column for word in cell.split() or [""]) for column in columns]
+
+    def words_fit(gap: int) -> bool:
+        return 1 + sum(gap + word for word in words) <= width
+
+    gap = _GAP if words_fit(_GAP) else _NARROW_GAP
     table = Table(box=None, padding=(0, gap, 0, 0), header_style="dim", pad_edge=False)
     table.add_column("", no_wrap=True)
-    words_fit = 1 + sum(_NARROW_GAP + word for word in words) <= width
     for title, longest in zip(sheet.titles, words, strict=True):
-        table.add_column(title, overflow="fold", min_width=longest if words_fit else None)
+        table.add_column(title, overflow="fold", min_width=longest if words_fit(gap) else None)
     for line in sheet.lines:
         letter = Text(line.mark.letter, style=f"bold {line.mark.colour.terminal}") if line.mark else ""
         cells = (_in_encoding(Text(cell), ascii_only=ascii_only) for cell in line.cells)
