@@ -21,6 +21,7 @@ from attrs import evolve
 from rolecall.errors import Refusal
 from rolecall.interfaces.placement_mode import Arrangement, PlacementMode
 from rolecall.placement.contract_checks import contract_breaches
+from rolecall.placement.enough import with_room
 from rolecall.placement.pictures.plan_json import plan_to_json
 from rolecall.placement.plan import PlacementJob, PlacementPlan, ReplicaPlacement
 from rolecall.placement.preflight import check_plan, plan_placement
@@ -163,6 +164,20 @@ class PlacementModeContract(PluginContract):
                 assert _CODE.fullmatch(refusal.code), f"code {refusal.code!r} is not kebab-case"
                 for part in ("key", "message", "fix"):
                     assert getattr(refusal, part).strip(), f"a refusal has no {part}: {refusal!r}"
+
+    def test_a_fix_gives_room(self) -> None:
+        """With the devices that a refusal has as its fix, the mode does not say the same again."""
+        mode = self.fresh()
+        for job in self.jobs():
+            answer = mode.plan(job)
+            refused: tuple[Refusal, ...] = () if isinstance(answer, PlacementPlan) else answer
+            roomier = with_room(job, refused)
+            if roomier is None:
+                continue
+            again = mode.plan(roomier)
+            left = () if isinstance(again, PlacementPlan) else again
+            same = {refusal.code for refusal in refused if refusal.fixes} & {refusal.code for refusal in left}
+            assert not same, f"its fix is not enough, for {roomier}: {left}"
 
     def test_the_core_takes_its_plans(self) -> None:
         """What the mode places, ``rolecall plan`` prints."""

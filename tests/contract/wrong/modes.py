@@ -9,6 +9,7 @@ from attrs import evolve
 from rolecall.api import (
     ROLECALL_API,
     Arrangement,
+    Fix,
     Nodes,
     Phase,
     PlacementJob,
@@ -317,6 +318,21 @@ class Curt(SoundMode):
 class TestCurt(PlacementModeContract):
     plugin = Curt
     fails: ClassVar = {"test_a_refusal_says_what_to_change": "a refusal has no fix"}
+
+
+class Stingy(SoundMode):
+    """Its fix is too few."""
+
+    name: ClassVar[str] = "stingy"
+
+    def refuse(self, job: PlacementJob, stop: int) -> tuple[Refusal, ...]:
+        (refusal,) = super().refuse(job, stop)
+        return (evolve(refusal, fixes=(Fix((("placement.devices", max(1, stop - 1)),)),)),)
+
+
+class TestStingy(PlacementModeContract):
+    plugin = Stingy
+    fails: ClassVar = {"test_a_fix_gives_room": "is not enough"}
 
 
 class Refusing(SoundMode):
