@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TextIO
 
 import click
 from attrs import frozen
-from rich.console import Console
 
+from rolecall.placement.pictures.map_lines import in_ascii
+from rolecall.placement.pictures.plain_map import plain_map
 from rolecall.placement.pictures.sheet import Sheet
-from rolecall.placement.pictures.terminal_map import render_map
 
 _Command = Callable[..., None]
 
@@ -42,8 +45,22 @@ class Views:
             click.echo(json.dumps(document, indent=2))
         if _on_standard_output(self.as_json, self.svg, self.html):
             return False
-        Console(highlight=False).print(render_map(sheet))
+        _print_map(sheet)
         return True
+
+
+def _print_map(sheet: Sheet) -> None:
+    if sys.stdout.isatty() or os.environ.get("FORCE_COLOR"):
+        # A pipe must not pay for importing rich.
+        from rich.console import Console
+
+        from rolecall.placement.pictures.terminal_map import render_map
+
+        Console(highlight=False).print(render_map(sheet))
+        return
+    text = plain_map(sheet, shutil.get_terminal_size().columns)
+    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    click.echo(text if unicode else in_ascii(text))
 
 
 def _on_standard_output(as_json: bool, *pictures: TextIO | None) -> list[str]:
