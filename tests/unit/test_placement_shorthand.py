@@ -77,7 +77,7 @@ def fault(text: str) -> str:
 
 A_SHARE = "a share: * for all devices, 1/2 for a part, 4 for so many"
 A_SIGN = "a sign between two roles: + (side by side), -> (then) or | (apart)"
-A_ROLE = "a role, as in rollout[1/2]"
+A_ROLE = "a role, as in maker[1/2]"
 
 
 @pytest.mark.parametrize(
@@ -105,10 +105,10 @@ A_ROLE = "a role, as in rollout[1/2]"
         ("a[1] - b[1]", f"expected {A_SIGN}@5"),
         ("a[1], b[1]", f"expected {A_SIGN}@4"),
         ("a[1] || b[1]", f"expected {A_ROLE}@6"),
-        ("a.[1]", "expected a model of the role, as in genrm.judge[1/2]@2"),
+        ("a.[1]", "expected a model of the role, as in judge.small[1/2]@2"),
         ("a.b.c[1]", "expected a share: [*] for all devices, [1/2] for a part, [4] for so many@3"),
-        ('a."b[1]', "expected a model of the role, as in genrm.judge[1/2]@2"),
-        (r'a."\q"[1]', "expected a model of the role, as in genrm.judge[1/2]@2"),
+        ('a."b[1]', "expected a model of the role, as in judge.small[1/2]@2"),
+        (r'a."\q"[1]', "expected a model of the role, as in judge.small[1/2]@2"),
         ("a[1] + (b[1] -> c[1])", f"expected {A_ROLE}@7"),
         ("a[1234567890]", "expected ] after the share@11"),
     ],

@@ -82,7 +82,7 @@ _OPTIONS = (
         help="As if each node had N devices.",
     ),
     click.option("--nodes", callback=_nodes, metavar="N,N,…", help="As if the job had nodes of these sizes."),
-    click.option("--layout", metavar="LAYOUT", help='As in "rollout[1/2] + genrm[1/2] -> actor[*]".'),
+    click.option("--layout", metavar="LAYOUT", help='As in "maker[1/2] + judge[1/2] -> trainer[*]".'),
     click.option(
         "--set",
         "assignments",

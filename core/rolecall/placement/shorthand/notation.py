@@ -1,6 +1,6 @@
 """A layout as one line of text: read into values, or refused at the character that is wrong.
 
-    rollout[1/2] + genrm.judge[2] -> actor[*]
+    maker[1/2] + judge.small[2] -> trainer[*]
 
 A *term* is a role (``role.model`` for one of several models) with its share of the devices: ``[*]`` all,
 ``[1/2]`` a part, ``[4]`` that many. ``+`` puts terms side by side, ``->`` gives the same devices to what
@@ -144,11 +144,11 @@ class _Reader:
     def _term(self) -> Term:
         self._skip()
         at = model_at = self._at
-        role = self._name("a role, as in rollout[1/2]")
+        role = self._name("a role, as in maker[1/2]")
         model = None
         if self._found("."):
             model_at = self._at
-            model = self._name("a model of the role, as in genrm.judge[1/2]")
+            model = self._name("a model of the role, as in judge.small[1/2]")
         self._skip()
         if not self._found("["):
             self._fail("expected a share: [*] for all devices, [1/2] for a part, [4] for so many")
