@@ -11,6 +11,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 WHAT_RUNS_A_JOB = {
     "ray", "numpy", "torch", "xllamacpp", "tokenizers", "gguf", "msgspec",
     "httpx", "aiohttp", "starlette", "uvicorn", "anyio", "asyncio", "ssl", "hashlib", "psutil", "jinja2",
+    "rich",  # nobody sees colours in a pipe
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ _GAP = "   "
 
 
 def plain_map(sheet: Sheet, width: int) -> str:
-    """Return the map in lines no wider than ``width``, and the table and sentences as wide as they are."""
+    """Return the map folded at ``width``, and the table and sentences as wide as they are."""
     parts = ["\n".join("".join(text for text, _ in line) for line in map_lines(sheet, width))]
     if sheet.lines:
         rows = [("", *sheet.titles)]
