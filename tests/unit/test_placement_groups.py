@@ -6,12 +6,14 @@ import random
 from collections import Counter
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rolecall.api import Nodes, Pool
-from rolecall.cluster.pool_groups import CLEAN_UP_S, INTERRUPTIBLE_S, PoolGroups
+from rolecall.cluster.pool_groups import CLEAN_UP_S, INTERRUPTIBLE_S, SETTLE_S, PoolGroups
 from rolecall.errors import CleanupPendingError, ClusterError, PlacementRefused
+from rolecall.placement.group_port import ResourceOffer
 from rolecall.placement.node_choice import choose_nodes
 from rolecall.testing.fake_groups import FakeGroups, FaultyGroups
 
@@ -75,7 +77,7 @@ def test_an_error_at_any_step_of_creation_leaves_no_group(
     with pytest.raises(type(error)) as failed:
         groups.create(10)
     assert failed.value is error
-    assert port.calls == at
+    assert port.calls >= at
     assert cluster.live_names == []
     assert groups.owned_names == ()
 
@@ -86,8 +88,17 @@ def test_a_creation_that_is_given_up_ends_at_the_next_look_and_leaves_no_group()
     groups.give_up()
     with pytest.raises(ClusterError, match='waiting for pool "writer" was given up'):
         groups.create(3600)
-    assert cluster.clock.now_s() == INTERRUPTIBLE_S
+    assert cluster.clock.now_s() <= INTERRUPTIBLE_S + SETTLE_S
     assert cluster.live_names == []
+
+
+def test_a_group_that_is_just_being_made_is_not_removed_before_it_is_there() -> None:
+    """Ray loses devices for good where that is done."""
+    cluster = FakeGroups(nodes={"a": 4})
+    port = FaultyGroups(port=cluster, method="create", at=2, after=True, error=ClusterError("injected"))
+    with pytest.raises(ClusterError, match="injected"):
+        groups_on(cluster, pool("writer", 2), pool("judge", 2), port=port).create(10)
+    assert all(group.removed and group.places is not None for group in cluster.groups)
 
 
 def test_a_removal_that_is_not_confirmed_raises_and_stays_to_do() -> None:
@@ -148,6 +159,24 @@ def test_small_pools_share_a_node_so_that_a_large_engine_finds_one_whole() -> No
     on = {probe.pool_id: probe.node_id for probe in groups.probe(10)}
     assert on["judge"] == on["scorer"] != on["writer"]
     assert len({(probe.pool_id, probe.node_id) for probe in groups.probe(10)}) == 3
+
+
+class Late(FakeGroups):
+    """A cluster that shows devices as taken until a second after they were given back."""
+
+    def offer(self, resource: str) -> ResourceOffer:
+        offer = super().offer(resource)
+        if self.clock.now_s() >= 1:
+            return offer
+        return ResourceOffer(nodes=tuple(evolve(node, free=0) for node in offer.nodes))
+
+
+def test_devices_that_were_just_given_back_are_waited_for() -> None:
+    cluster = Late(nodes={"a": 4, "b": 4})
+    groups = groups_on(cluster, pool("judge", 2), pool("writer", 4))
+    groups.create(10)
+    assert 1 <= cluster.clock.now_s() < 1.2
+    assert len({(probe.pool_id, probe.node_id) for probe in groups.probe(10)}) == 2
 
 
 def test_where_no_choice_is_found_the_cluster_finds_the_nodes() -> None:

@@ -25,7 +25,10 @@ from rolecall.placement.plan import Pool
 from rolecall.placement.wording import counted
 
 LOOK_AGAIN_S = 0.05
-"""Pause between two looks at whether a group is gone."""
+"""Pause between two looks at whether a group is gone, or whether there is room for one."""
+
+SETTLE_S = 3.0
+"""How long the cluster may take to show what was just given back, and to make a group that it can make."""
 
 INTERRUPTIBLE_S = 1.0
 """Longest single wait for a group: Ray's wait does not see Ctrl-C before it returns."""
@@ -39,7 +42,9 @@ class _Owned:
     """A group of ours, from the moment before it is asked for. ``handle`` is None until then."""
 
     name: str
+    asked_s: float = 0.0
     handle: GroupHandle | None = None
+    ready: bool = False
 
 
 class PoolGroups:
@@ -97,6 +102,7 @@ class PoolGroups:
             nodes = self._choose_nodes()
             for pool_id, group in self._owned.items():
                 pool = self._pools[pool_id]
+                group.asked_s = self._clock.now_s()
                 group.handle = self._port.create(
                     group.name, [{pool.resource: 1.0}] * pool.devices, nodes.get(pool_id)
                 )
@@ -145,6 +151,7 @@ class PoolGroups:
                     # Creation may have failed on its way back, after the cluster had heard of it.
                     group.handle = self._port.find(group.name)
                 if group.handle is not None:
+                    self._let_settle(group)
                     self._port.remove(group.handle)
             except ClusterError as fault:  # the others are still to be removed; reported below
                 faults[group.name] = fault
@@ -164,6 +171,17 @@ class PoolGroups:
             self._clock.sleep(LOOK_AGAIN_S)
         if self._owned:
             raise _pending([group.name for group in self._owned.values()], faults, timeout_s)
+
+    def _let_settle(self, group: _Owned) -> None:
+        """Give a group that is just being made the time to become ready.
+
+        Ray loses devices for good if a group is removed while it reserves them (ray-project/ray#64693).
+        """
+        while not group.ready and (left_s := group.asked_s + SETTLE_S - self._clock.now_s()) > 0:
+            try:
+                group.ready = self._port.wait_ready(group.handle, min(INTERRUPTIBLE_S, left_s))
+            except ClusterError:
+                return  # the removal is to be tried all the same, and says what is wrong
 
     def remove_after(self, error: BaseException) -> None:
         """Remove the groups because of ``error``, which the caller goes on raising.
@@ -195,9 +213,18 @@ class PoolGroups:
         chosen: dict[str, tuple[str, ...]] = {}
         pools = [self._pools[pool_id] for pool_id in self._owned]
         for resource in dict.fromkeys(pool.resource for pool in pools):
-            free = {node.node_id: int(node.free) for node in self._port.offer(resource).nodes}
-            chosen |= choose_nodes([pool for pool in pools if pool.resource == resource], free) or {}
+            chosen |= self._nodes_of([pool for pool in pools if pool.resource == resource], resource)
         return chosen
+
+    def _nodes_of(self, pools: Sequence[Pool], resource: str) -> dict[str, tuple[str, ...]]:
+        ends_s = self._clock.now_s() + SETTLE_S
+        while True:
+            offered = self._port.offer(resource).nodes
+            chosen = choose_nodes(pools, {node.node_id: int(node.free) for node in offered})
+            possible = choose_nodes(pools, {node.node_id: int(node.total) for node in offered})
+            if chosen is not None or possible is None or self._clock.now_s() >= ends_s:
+                return chosen or {}
+            self._clock.sleep(LOOK_AGAIN_S)
 
     def _await_ready(self, timeout_s: float) -> None:
         ends_s = self._clock.now_s() + timeout_s
@@ -207,6 +234,8 @@ class PoolGroups:
             left_s = ends_s - self._clock.now_s()
             if self._port.wait_ready(handle, max(0.0, min(INTERRUPTIBLE_S, left_s))):
                 del waiting[pool_id]
+                if pool_id in self._owned:
+                    self._owned[pool_id].ready = True
             elif self._given_up.is_set():
                 raise ClusterError(f'waiting for pool "{pool_id}" was given up')
             elif left_s <= 0:

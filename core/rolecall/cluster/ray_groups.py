@@ -8,6 +8,7 @@ them when the process that made them ends, however it ends.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from math import ceil
@@ -108,19 +109,23 @@ class RayGroups:
 
     def offer(self, resource: str) -> ResourceOffer:
         with _translated("the cluster's resources could not be read"):
+            # What nodes report comes late; what groups have reserved is known at once.
             free = available_resources_per_node()
-            return ResourceOffer(
-                nodes=tuple(
+            reserved = _reserved(resource)
+            nodes: list[NodeOffer] = []
+            for node in ray.nodes():
+                if not node["Alive"] or resource not in node["Resources"]:
+                    continue
+                node_id, total = node["NodeID"], float(node["Resources"][resource])
+                nodes.append(
                     NodeOffer(
-                        node_id=node["NodeID"],
-                        name=f"node {node['NodeManagerAddress']}/{node['NodeID'][:8]}",
-                        total=float(node["Resources"][resource]),
-                        free=float(free.get(node["NodeID"], {}).get(resource, 0.0)),
+                        node_id=node_id,
+                        name=f"node {node['NodeManagerAddress']}/{node_id[:8]}",
+                        total=total,
+                        free=min(float(free.get(node_id, {}).get(resource, 0.0)), total - reserved[node_id]),
                     )
-                    for node in ray.nodes()
-                    if node["Alive"] and resource in node["Resources"]
                 )
-            )
+            return ResourceOffer(nodes=tuple(nodes))
 
     def _state(self, group: PlacementGroup) -> str | None:
         return placement_group_table(group).get("state")
@@ -141,6 +146,16 @@ def _look_around(resource: str) -> tuple[str, str, tuple[str, ...]]:
     """Node id, node address and device ids, as Ray shows them inside one bundle."""
     devices = tuple(str(device) for device in ray.get_gpu_ids()) if resource == NAMED_DEVICES else ()
     return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), devices
+
+
+def _reserved(resource: str) -> Mapping[str, float]:
+    """What live placement groups have reserved of a resource, by node id."""
+    reserved: defaultdict[str, float] = defaultdict(float)
+    for group in placement_group_table().values():
+        if group["state"] != "REMOVED":
+            for bundle, node_id in group["bundles_to_node_id"].items():
+                reserved[node_id] += group["bundles"][bundle].get(resource, 0)
+    return reserved
 
 
 def _silent(silent: Sequence[tuple[PoolGroup, int]], timeout_s: float) -> str:
