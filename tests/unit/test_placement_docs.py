@@ -15,7 +15,7 @@ from rich.console import Console
 from rolecall.api import ModelId, PlacementJob, PlacementPlan
 from rolecall.cli.plan import plan
 from rolecall.placement.pictures.legend import plan_sheet
-from rolecall.placement.pictures.plan_json import diff_to_json, plan_to_json
+from rolecall.placement.pictures.plan_json import plan_to_json
 from rolecall.placement.pictures.terminal_map import render_map
 from rolecall.placement.plan import TrainingDemand
 from rolecall.placement.plan_diff import diff_plans
@@ -69,8 +69,7 @@ def test_the_picture_is_what_its_command_writes(monkeypatch: pytest.MonkeyPatch,
 def test_the_json_keys_are_those_of_the_reference() -> None:
     trained = evolve(sample(), training=(TrainingDemand(role="actor", devices=4, offload=True),))
     after: PlacementPlan = plan_placement(trained, Defer())
-    as_json = plan_to_json(after)
-    as_json["diff"] = diff_to_json(diff_plans(plan_placement(sample(), Defer()), after))
+    as_json = plan_to_json(after, diff_plans(plan_placement(sample(), Defer()), after))
     table = PAGE.split("`--json` prints the plan")[1].split("Exit code 2")[0]
     rows = dict(re.findall(r"^\| `([a-z_]+)` \| (.*) \|$", table, re.MULTILINE))
     assert set(rows) == set(as_json)

@@ -58,20 +58,18 @@ def plan(ctx: click.Context, file: Path, other: Path | None, views: Views, what_
         asked = what_if.suggest and checked is file
         show_problem(checked, error, what_if.overrides() if asked else None, as_json=views.as_json)
         ctx.exit(JOB_FILE_IS_WRONG)
-    document = plan_to_json(placement)
+    diff = None
     if before is None:
         sheet = plan_sheet(placement)
     else:
         from rolecall.placement.pictures.diff_sheet import diff_sheet
-        from rolecall.placement.pictures.plan_json import diff_to_json
         from rolecall.placement.plan_diff import diff_plans
 
         diff = diff_plans(before, placement)
         old, new = _names(other or file, file)
         changed = ", ".join(dict.fromkeys(override.origin for override in what_if.overrides()))
         sheet = diff_sheet(diff, before=old, after=f"{new} with {changed}" if changed else new)
-        document["diff"] = diff_to_json(diff)
-    map_shown = views.show(sheet, document, title=str(file))
+    map_shown = views.show(sheet, lambda: plan_to_json(placement, diff), title=str(file))
     if map_shown and resolved.explicit:
         click.echo("\nplacement.layout stands for:\n")
         click.echo("\n".join(f"  {line}" for line in toml_lines(resolved.explicit)))

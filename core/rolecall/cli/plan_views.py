@@ -31,7 +31,7 @@ class Views:
     svg: TextIO | None
     html: TextIO | None
 
-    def show(self, sheet: Sheet, document: dict[str, Any], *, title: str) -> bool:
+    def show(self, sheet: Sheet, document: Callable[[], dict[str, Any]], *, title: str) -> bool:
         """Write what was asked for; return whether it was the map that went to standard output."""
         if self.svg:
             from rolecall.placement.pictures.svg import render_svg
@@ -42,7 +42,7 @@ class Views:
 
             self.html.write(render_html(sheet, title=title))
         if self.as_json:
-            click.echo(json.dumps(document, indent=2))
+            click.echo(json.dumps(document(), indent=2))
         if _on_standard_output(self.as_json, self.svg, self.html):
             return False
         _print_map(sheet)

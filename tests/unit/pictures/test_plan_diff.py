@@ -15,7 +15,7 @@ from rolecall.api import Nodes, PlacementPlan
 from rolecall.placement.pictures.blocks import Sign
 from rolecall.placement.pictures.diff_sheet import diff_sheet
 from rolecall.placement.pictures.html_page import render_html
-from rolecall.placement.pictures.plan_json import diff_to_json
+from rolecall.placement.pictures.plan_json import plan_to_json
 from rolecall.placement.pictures.svg import render_svg
 from rolecall.placement.pictures.terminal_map import render_map
 from rolecall.placement.plan import ReplicaPlacement
@@ -175,4 +175,4 @@ def test_the_diff_leads_from_one_plan_to_the_other(seed: int) -> None:
         sheet = diff_sheet(diff, before="a", after="b")
         boxes = render_svg(sheet).count("<title>")
         assert boxes == render_html(sheet, title="b").count('class="hint"') > 0
-        assert diff_to_json(diff)["mode"] == {"before": before.mode, "after": after.mode}
+        assert plan_to_json(after, diff)["diff"]["mode"] == {"before": before.mode, "after": after.mode}

@@ -5,25 +5,27 @@ Stable: fields are only added within one ``schema_version``.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rolecall.placement.occupancy import Occupancy
 from rolecall.placement.plan import PlacementPlan, Pool
-from rolecall.placement.plan_diff import PlanDiff, Seat
+
+if TYPE_CHECKING:
+    from rolecall.placement.plan_diff import PlanDiff, Seat
 
 PLAN_SCHEMA_VERSION = 2
 """Raised when a field changes its meaning or goes away."""
 
 
-def plan_to_json(plan: PlacementPlan) -> dict[str, Any]:
-    """Return the plan as JSON values.
+def plan_to_json(plan: PlacementPlan, diff: PlanDiff | None = None) -> dict[str, Any]:
+    """Return the plan as JSON values, with what it changes against another plan if that is given.
 
     ``reservation`` is the share of its first bundle's device that each of a replica's actors reserves;
     ``conflicts`` names, for each role, those that must sleep while it is awake.
     """
     tenants = Occupancy.of(plan)
     sharing = tenants.sharing_roles()
-    return {
+    document: dict[str, Any] = {
         "schema_version": PLAN_SCHEMA_VERSION,
         "mode": plan.mode,
         "pools": [_pool_to_json(pool) for pool in plan.pools],
@@ -51,10 +53,12 @@ def plan_to_json(plan: PlacementPlan) -> dict[str, Any]:
         ],
         "conflicts": {role: sorted(sharing.get(role, ())) for role in tenants.order},
     }
+    if diff:
+        document["diff"] = _diff_to_json(diff)
+    return document
 
 
-def diff_to_json(diff: PlanDiff) -> dict[str, Any]:
-    """Return what differs between two plans as JSON values; None where one of them has nothing."""
+def _diff_to_json(diff: PlanDiff) -> dict[str, Any]:
     return {
         "mode": {"before": diff.before.mode, "after": diff.after.mode},
         "phases": {"before": _phases_to_json(diff.before), "after": _phases_to_json(diff.after)},
