@@ -41,8 +41,6 @@ from rolecall.interfaces.placement_mode import Arrangement, PlacementMode
 from rolecall.interfaces.reward_adapter import RewardAdapter
 from rolecall.interfaces.role import NamedReward, Role, WeightSource
 from rolecall.interfaces.routing_policy import RoutingPolicy
-from rolecall.placement.shorthand.explicit import LAYOUT_PATH, explicit_form
-from rolecall.placement.shorthand.notation import LayoutError
 from rolecall.plugins.contract import load_error
 from rolecall.plugins.host import PluginHost
 from rolecall.plugins.kinds import PluginKind
@@ -238,6 +236,10 @@ class _Resolution:
         modes = self._arrangements(placement)
         if placement.mode is not None and placement.mode not in modes:
             return ()
+        # Few jobs have a layout, and all would wait for its arithmetic to be imported.
+        from rolecall.placement.shorthand.explicit import LAYOUT_PATH, explicit_form
+        from rolecall.placement.shorthand.notation import LayoutError
+
         try:
             return explicit_form(placement.layout, config, modes)
         except LayoutError as error:
