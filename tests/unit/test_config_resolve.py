@@ -582,6 +582,15 @@ def test_a_broken_plugin_alone_raises_its_own_error(broken_mode, job_file):
     assert "selected by placement.mode in job.toml" in text
 
 
+def test_a_broken_mode_does_not_stop_a_layout_that_chooses_another(broken_mode, job_file):
+    layout = "fake_maker[3] | fake_judge.small[1] + fake_judge.large[2]"
+    path = job_file(GOOD.replace('mode = "fake_mode"', f'layout = "{layout}"'))
+    job = resolve_job(load_config(path), path, broken_mode)
+    assert job.mode.name == job.config.placement.mode == "decoupled"
+    assert job.roles["fake_judge"].models["large"].config.replicas == 2
+    assert [override.value for override in job.explicit] == ["decoupled", 3, 1, 2]
+
+
 def test_a_broken_plugin_beside_problems_is_told_with_them_and_is_their_cause(broken_mode, job_file):
     path = job_file(GOOD.replace("fake_mode", "broken_mode").replace("level = 3", "level = 0"))
     with pytest.raises(ConfigError) as caught:
