@@ -68,7 +68,7 @@ class Decoupled:
             message=f'mode "{self.name}" gives each role devices of its own ({sums} = {needed}); the job has'
             f" {job.devices}",
             needed=needed,
-            fits=lambda nodes: _within(job, nodes) is not None,
+            fits=lambda nodes: needed <= (nodes.devices or 0) and _within(job, nodes) is not None,
         )
 
 

@@ -19,10 +19,11 @@ from rolecall.api import (
     Refusal,
     hookimpl,
     place_role,
+    stop_of_role,
 )
 
 from .room import pool_missing, pool_too_small
-from .shared_pool import POOL_ID, shared_nodes, shared_pool, trainer, training_phases
+from .shared_pool import POOL_ID, shared_nodes, shared_pool, trainer, trainer_devices, training_phases
 
 
 class Defer:
@@ -61,11 +62,9 @@ class Defer:
 def _too_large(job: PlacementJob, nodes: Nodes) -> dict[str, int]:
     """Return who doesn't fit from bundle 0 on, with the devices it asks for."""
     found = {
-        str(role.role): role.needed
-        for role in job.roles
-        if place_role(role, pool_id=POOL_ID, start=0, nodes=nodes) is None
+        str(role.role): role.needed for role in job.roles if stop_of_role(role, start=0, nodes=nodes) is None
     }
-    training = trainer(job).stop
+    training = trainer_devices(job)
     return found | ({"the trainer": training} if training > (nodes.devices or 0) else {})
 
 

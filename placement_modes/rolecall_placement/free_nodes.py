@@ -70,9 +70,8 @@ class FreeNodes:
             if devices <= self._free[node]:
                 return range(node, node + 1)
             span = range(node, node + devices // size)
-            if devices % size == 0 and span.stop <= len(self._free):
-                wrong = [part for part in span if (self._free[part], self._sizes[part]) != (size, size)]
-                if not wrong:
-                    return span
+            whole = devices % size == 0 and span.stop <= len(self._free)
+            if whole and all(self._free[part] == self._sizes[part] == size for part in span):
+                return span
             node += 1
         return None

@@ -13,7 +13,7 @@ def shared_nodes(job: PlacementJob) -> Nodes | None:
     """Return the nodes of the pool: the job's, or as many as the trainer needs; None if nobody says."""
     if job.nodes.devices is not None:
         return job.nodes
-    needed = trainer(job).stop
+    needed = trainer_devices(job)
     return Nodes.equal(needed, per_node=job.nodes.largest) if needed else None
 
 
@@ -25,6 +25,11 @@ def shared_pool(job: PlacementJob, nodes: Nodes) -> Pool:
 def trainer(job: PlacementJob) -> TrainingSlice:
     """Lay the trainer out from bundle 0 on."""
     return place_training(job.training, pool_id=POOL_ID, start=0)
+
+
+def trainer_devices(job: PlacementJob) -> int:
+    """Return how many devices the trainer's processes have side by side."""
+    return sum(role.devices for role in job.training if role.on is None)
 
 
 def training_phases(job: PlacementJob) -> Sequence[Phase]:

@@ -20,10 +20,11 @@ from rolecall.api import (
     RoleSlice,
     hookimpl,
     place_role,
+    stop_of_role,
 )
 
 from .room import PoolTooSmall, demands, pool_missing, pool_too_small
-from .shared_pool import POOL_ID, shared_nodes, shared_pool, trainer, training_phases
+from .shared_pool import POOL_ID, shared_nodes, shared_pool, trainer, trainer_devices, training_phases
 
 
 class Split:
@@ -33,7 +34,7 @@ class Split:
 
     def plan(self, job: PlacementJob) -> PlacementPlan | tuple[Refusal, ...]:
         def fits(nodes: Nodes) -> bool:
-            return _slices(job, nodes) is not None and _trainer_fits(job, nodes)
+            return _roles_fit(job, nodes) and _trainer_fits(job, nodes)
 
         nodes = shared_nodes(job)
         if nodes is None:
@@ -57,14 +58,23 @@ class Split:
             f" ({' + '.join(f'{role} {devices}' for role, devices in needs.items())} = {needed})"
         )
         if not _trainer_fits(job, nodes):
-            needed = max(needed, trainer(job).stop)
-            message += f" and the trainer below them ({trainer(job).stop})"
+            needed = max(needed, trainer_devices(job))
+            message += f" and the trainer below them ({trainer_devices(job)})"
         message += f" in a shared pool, which has {nodes.devices}"
         return pool_too_small(job, nodes, message=message, needed=needed, fits=fits)
 
 
+def _roles_fit(job: PlacementJob, nodes: Nodes) -> bool:
+    stop: int | None = 0
+    for role in job.roles:
+        stop = stop_of_role(role, start=stop, nodes=nodes)
+        if stop is None:
+            return False
+    return True
+
+
 def _trainer_fits(job: PlacementJob, nodes: Nodes) -> bool:
-    return trainer(job).stop <= (nodes.devices or 0)
+    return trainer_devices(job) <= (nodes.devices or 0)
 
 
 def _inference(job: PlacementJob) -> Sequence[Phase]:

@@ -65,7 +65,7 @@ from rolecall.interfaces.role import (
 from rolecall.interfaces.router import Router, RouterBackend, RouterHealth, RouterLaunch, RouterWorker
 from rolecall.interfaces.routing_policy import Candidate, Need, RoutingPolicy, RoutingRequest
 from rolecall.placement.enough import enough_devices
-from rolecall.placement.layout import RoleSlice, TrainingSlice, place_role, place_training
+from rolecall.placement.layout import RoleSlice, TrainingSlice, place_role, place_training, stop_of_role
 from rolecall.placement.nodes import NodeRun, Nodes
 from rolecall.placement.plan import (
     ModelDemand,
@@ -181,5 +181,6 @@ __all__ = [
     "reward_field",
     "reward_stage",
     "score_with_policy",
+    "stop_of_role",
     "write_durably",
 ]

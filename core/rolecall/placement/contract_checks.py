@@ -169,6 +169,8 @@ def refuse_bundles_outside_pool(plan: PlacementPlan) -> Iterator[Refusal]:
         if size is None:
             yield _breach(plan, f'{_name(replica)} is in pool "{replica.pool_id}", which is not in the plan')
             continue
+        if _in_a_row(replica.bundles) and replica.bundles[0] >= 0 and replica.bundles[-1] < size:
+            continue
         if any(later <= earlier for earlier, later in pairwise(replica.bundles)):
             yield _breach(plan, f"{_name(replica)} has bundles {replica.bundles}; they must ascend")
         outside = [bundle for bundle in replica.bundles if not 0 <= bundle < size]
@@ -187,14 +189,18 @@ def refuse_bundles_outside_pool(plan: PlacementPlan) -> Iterator[Refusal]:
 def refuse_straddling_engines(plan: PlacementPlan) -> Iterator[Refusal]:
     """An engine that fits a node lies on one; a larger one takes whole nodes, one after another."""
     nodes = {pool.pool_id: pool.nodes for pool in plan.pools}
+    right: set[tuple[str, int, int]] = set()  # many a role has an engine at the same place
     for replica in plan.replicas:
         first, last = replica.bundles[0], replica.bundles[-1]
-        if last - first + 1 != len(replica.bundles):
+        if not _in_a_row(replica.bundles):
             problem = "they must follow one another"
-        elif not nodes[replica.pool_id].whole(range(first, last + 1)):
-            problem = "an engine lies on one node, or on whole nodes of one size"
-        else:
+        elif (place := (replica.pool_id, first, last)) in right:
             continue
+        elif nodes[replica.pool_id].whole(range(first, last + 1)):
+            right.add(place)
+            continue
+        else:
+            problem = "an engine lies on one node, or on whole nodes of one size"
         yield EngineStraddlesNodes(
             key=MODE_KEY,
             message=f'mode "{plan.mode}" put {_name(replica)} on bundles {bundle_runs(replica.bundles)};'
@@ -232,6 +238,10 @@ def contract_breaches(job: PlacementJob, plan: PlacementPlan) -> list[Refusal]:
     ]
     # Where an engine lies only means something once its bundles are known to be right.
     return breaches or list(refuse_straddling_engines(plan))
+
+
+def _in_a_row(bundles: tuple[int, ...]) -> bool:
+    return bool(bundles) and bundles == tuple(range(bundles[0], bundles[0] + len(bundles)))
 
 
 def _breach(plan: PlacementPlan, problem: str) -> ModeContract:

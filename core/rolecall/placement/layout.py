@@ -8,6 +8,7 @@ to be room is for the caller to say.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from attrs import frozen
 
@@ -33,23 +34,35 @@ def place_role(role: RoleDemand, *, pool_id: str, start: int, nodes: Nodes) -> R
         after the other never overlap. None if there is no room on ``nodes``.
     """
     replicas: list[ReplicaPlacement] = []
-    free_from = start
+    stop = start
     for model in role.models:
-        for index in range(model.replicas):
-            first = nodes.first_start(free_from, model.devices_per_engine)
-            if first is None:
-                return None
-            free_from = first + model.devices_per_engine
-            replicas.append(
-                ReplicaPlacement(
-                    engine=engine_id(model.model, index),
-                    role=role.role,
-                    model=model.model,
-                    pool_id=pool_id,
-                    bundles=tuple(range(first, free_from)),
-                )
+        devices = model.devices_per_engine
+        starts = nodes.room(stop, devices, model.replicas)
+        if starts is None:
+            return None
+        replicas += (
+            ReplicaPlacement(
+                engine=engine_id(model.model, index),
+                role=role.role,
+                model=model.model,
+                pool_id=pool_id,
+                bundles=tuple(range(first, first + devices)),
             )
-    return RoleSlice(replicas=tuple(replicas), start=start, stop=free_from)
+            for index, first in enumerate(chain.from_iterable(starts))
+        )
+        stop = starts[-1][-1] + devices
+    return RoleSlice(replicas=tuple(replicas), start=start, stop=stop)
+
+
+def stop_of_role(role: RoleDemand, *, start: int, nodes: Nodes) -> int | None:
+    """Return the ``stop`` of :func:`place_role` without laying anything out; None if there is no room."""
+    stop = start
+    for model in role.models:
+        starts = nodes.room(stop, model.devices_per_engine, model.replicas)
+        if starts is None:
+            return None
+        stop = starts[-1][-1] + model.devices_per_engine
+    return stop
 
 
 @frozen(kw_only=True)

@@ -7,6 +7,7 @@ says why. Equal nodes in a row are kept as one run, so that a hundred thousand d
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import groupby, repeat
 
@@ -90,28 +91,46 @@ class Nodes:
             node, first = node + run.count, first + run.count * run.devices
         raise IndexError(f"no node has bundle {bundle}")
 
-    def first_start(self, free_from: int, devices: int) -> int | None:
-        """Return the first bundle at or after ``free_from`` where an engine may start; None: nowhere.
+    def room(self, free_from: int, devices: int, engines: int) -> list[range] | None:
+        """Return where engines start, one after the other from ``free_from`` on; None: not all have room.
 
-        >>> Nodes.of([8, 8]).first_start(6, 4)  # bundles 6 to 9 would lie on two nodes
-        8
-        >>> Nodes.of([8, 8, 8]).first_start(1, 16)  # two whole nodes
+        >>> [list(starts) for starts in Nodes.of([8, 8]).room(1, 3, engines=4)]  # 7 to 9 are on two nodes
+        [[1, 4], [8, 11]]
+        >>> Nodes.of([8, 8, 8]).room(1, 16, engines=1)[0][0]  # two whole nodes
         8
         """
+        found: list[range] = []
+        for stretch in self._stretches(free_from, devices):
+            found.append(stretch[:engines])
+            engines -= len(found[-1])
+            if not engines:
+                return found
+        return None
+
+    def first_start(self, free_from: int, devices: int) -> int | None:
+        """Return the first bundle at or after ``free_from`` where an engine may start; None: nowhere."""
+        found = self.room(free_from, devices, engines=1)
+        return None if found is None else found[0][0]
+
+    def _stretches(self, free_from: int, devices: int) -> Iterator[range]:
+        """Where engines may start until there is no more room, those without a gap between them at once."""
         first = 0
         for run in self.runs:
-            end = None if run.count is None else first + run.count * run.devices
-            if end is None or free_from < end:
-                here = max(first, free_from)
-                to_next_node = -(here - first) % run.devices
-                if devices <= (to_next_node or run.devices):
-                    return here
-                start = here + to_next_node
-                fits = devices <= run.devices or devices % run.devices == 0
-                if fits and (end is None or start + devices <= end):
-                    return start
-            first = end or 0  # nothing follows a run without end
-        return None
+            end = sys.maxsize if run.count is None else first + run.count * run.devices
+            start = max(first, free_from)
+            into_node = (start - first) % run.devices
+            if into_node and start < end:
+                node_end = start + run.devices - into_node
+                if start + devices <= node_end:
+                    yield range(start, node_end - devices + 1, devices)
+                start = node_end
+            if run.devices % devices == 0 or devices % run.devices == 0:
+                if start + devices <= end:
+                    yield range(start, end - devices + 1, devices)
+            elif devices < run.devices:
+                for node in range(start, end, run.devices):
+                    yield range(node, node + run.devices - devices + 1, devices)
+            first = end
 
     def parts(self, bundles: range) -> Nodes:
         """Return what the bundles cover of each node, as nodes.

@@ -6,44 +6,80 @@ this index, which is linear in the plan's size. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import combinations, groupby, islice
 
 from attrs import frozen
 
 from rolecall.ids import RoleName
-from rolecall.placement.plan import PlacementPlan, Tenant, TrainingPlacement, actors, reservation_share
+from rolecall.placement.plan import (
+    PlacementPlan,
+    ReplicaPlacement,
+    Tenant,
+    TrainingPlacement,
+    actors,
+    reservation_share,
+)
+
+
+@frozen(kw_only=True)
+class Crowd:
+    """Bundles whose tenants are of the same models and training roles, one by one; ``tenants`` are those of
+    the first. A large plan has few of them."""
+
+    tenants: tuple[Tenant, ...]
+    places: list[tuple[str, int]]
 
 
 @frozen(kw_only=True)
 class Occupancy:
     """Tenants by (pool, bundle), replicas first, in the plan's order; free bundles have no entry.
 
-    ``order`` is each role's place in the plan.
+    ``order`` is each role's place in the plan. ``crowds`` are the same bundles by what their tenants are.
     """
 
     tenants: Mapping[tuple[str, int], tuple[Tenant, ...]]
     order: Mapping[RoleName, int]
+    crowds: tuple[Crowd, ...]
 
     @classmethod
     def of(cls, plan: PlacementPlan) -> Occupancy:
-        tenants: dict[tuple[str, int], list[Tenant]] = {}
         everybody: tuple[Tenant, ...] = (*plan.replicas, *plan.training)
+        numbers: dict[tuple[str, str], int] = {}
+        pools: dict[str, dict[int, tuple[list[Tenant], list[int]]]] = {}
         for tenant in everybody:
+            kind = (tenant.role, tenant.model if isinstance(tenant, ReplicaPlacement) else "")
+            number = numbers.setdefault(kind, len(numbers))
+            pool = pools.setdefault(tenant.pool_id, {})
             for bundle in tenant.bundles:
-                tenants.setdefault((tenant.pool_id, bundle), []).append(tenant)
+                here = pool.get(bundle)
+                if here is None:
+                    here = pool[bundle] = ([], [])
+                here[0].append(tenant)
+                here[1].append(number)
+        tenants: dict[tuple[str, int], tuple[Tenant, ...]] = {}
+        crowds: dict[tuple[int, ...], Crowd] = {}
+        for pool_id, pool in pools.items():
+            for bundle, (sharing, kinds) in pool.items():
+                place = (pool_id, bundle)
+                tenants[place] = tuple(sharing)
+                crowd = crowds.get(key := tuple(kinds))
+                if crowd is None:
+                    crowd = crowds[key] = Crowd(tenants=tenants[place], places=[])
+                crowd.places.append(place)
         roles = dict.fromkeys(tenant.role for tenant in everybody)
         return cls(
-            tenants={place: tuple(sharing) for place, sharing in tenants.items()},
+            tenants=tenants,
             order={role: index for index, role in enumerate(roles)},
+            crowds=tuple(crowds.values()),
         )
 
     def share(self, pool_id: str, bundle: int) -> float:
         """Device share that each actor on a bundle reserves."""
         return reservation_share(actors(self.tenants[pool_id, bundle]))
 
-    def shared_by(self) -> Mapping[tuple[RoleName, RoleName], list[tuple[str, int]]]:
+    def shared_by(self) -> Mapping[tuple[RoleName, RoleName], Sequence[Crowd]]:
         """Pairs of roles with the bundles they share, in the plan's order.
 
         A role stands with itself when two of its own replicas lie on one bundle. Training roles in one
@@ -52,22 +88,16 @@ class Occupancy:
         return self._shared
 
     @cached_property
-    def _shared(self) -> dict[tuple[RoleName, RoleName], list[tuple[str, int]]]:
-        same_roles: dict[tuple[RoleName, ...], list[tuple[str, int]]] = {}
-        process: dict[RoleName, RoleName] = {}
-        for place, sharing in self.tenants.items():
-            if len(sharing) > 1:
-                roles = sorted((tenant.role for tenant in sharing), key=self.order.__getitem__)
-                if len(roles) > 2:
-                    # Of a role's own replicas two say as much as ten thousand.
-                    roles = [role for role, same in groupby(roles) for _ in islice(same, 2)]
-                same_roles.setdefault(tuple(roles), []).append(place)
-                process.update((t.role, t.process) for t in sharing if isinstance(t, TrainingPlacement))
-        shared: dict[tuple[RoleName, RoleName], list[tuple[str, int]]] = {}
-        for roles, places in same_roles.items():
+    def _shared(self) -> dict[tuple[RoleName, RoleName], list[Crowd]]:
+        shared: dict[tuple[RoleName, RoleName], list[Crowd]] = {}
+        for crowd in self.crowds:
+            process = {t.role: t.process for t in crowd.tenants if isinstance(t, TrainingPlacement)}
+            roles = sorted((tenant.role for tenant in crowd.tenants), key=self.order.__getitem__)
+            # Of a role's own replicas two say as much as ten thousand.
+            roles = [role for role, same in groupby(roles) for _ in islice(same, 2)]
             for one, other in dict.fromkeys(combinations(roles, 2)):
                 if one == other or process.get(one, one) != process.get(other, other):
-                    shared.setdefault((one, other), []).extend(places)
+                    shared.setdefault((one, other), []).append(crowd)
         return shared
 
     def sharing_roles(self) -> dict[RoleName, set[RoleName]]:

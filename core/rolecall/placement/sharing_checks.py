@@ -8,6 +8,7 @@ it and have something to do in a batch, and each engine must be able to sleep.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import TypeVar
 
 from attrs import field, frozen
@@ -45,10 +46,11 @@ class SharedCoResident(Refusal):
 
 def refuse_co_residents(plan: PlacementPlan, occupancy: Occupancy) -> Iterator[SharedCoResident]:
     """No bundle has two awake replicas in one phase."""
-    for (one, other), places in occupancy.shared_by().items():
+    for (one, other), crowds in occupancy.shared_by().items():
         phases = tuple(phase.name for phase in plan.phases if one in phase.roles and other in phase.roles)
         if not phases:
             continue
+        places = chain.from_iterable(crowd.places for crowd in crowds)
         who = f'two replicas of role "{one}"' if one == other else f'roles "{one}" and "{other}"'
         yield SharedCoResident(
             key=MODE_KEY,
@@ -159,10 +161,10 @@ def refuse_sleepless(
 ) -> Iterator[EngineCannotSleep]:
     """Every model on shared devices can give its memory back and get its weights again."""
     shared_with: dict[tuple[RoleName, ModelId], set[RoleName]] = {}
-    for tenants in occupancy.tenants.values():
-        roles = {tenant.role for tenant in tenants}
+    for crowd in occupancy.crowds:
+        roles = {tenant.role for tenant in crowd.tenants}
         if len(roles) > 1:
-            for tenant in tenants:
+            for tenant in crowd.tenants:
                 if isinstance(tenant, ReplicaPlacement):
                     shared_with.setdefault((tenant.role, tenant.model), set()).update(roles - {tenant.role})
     for engine in facts.engines:
@@ -197,12 +199,12 @@ class ReservationExceeded(Refusal):
 def refuse_reservations(occupancy: Occupancy) -> Iterator[ReservationExceeded]:
     """The device shares reserved on a bundle are positive and sum to at most 1."""
     crowded: dict[int, list[tuple[str, int]]] = {}
-    for place, sharing in occupancy.tenants.items():
-        tenants = actors(sharing)
+    for crowd in occupancy.crowds:
+        tenants = actors(crowd.tenants)
         share = reservation_share(tenants)
         # Counted in Ray's own unit, a ten-thousandth: a sum of floats can end above 1.
         if share <= 0 or round(share * 10_000) * tenants > round(REFERENCE_RESERVATION * 10_000):
-            crowded.setdefault(tenants, []).append(place)
+            crowded.setdefault(tenants, []).extend(crowd.places)
     for tenants, places in crowded.items():
         yield ReservationExceeded(
             key=MODE_KEY,
