@@ -193,3 +193,13 @@ def test_large_counts_take_few_plans(replicas):
 
     ask({"a": replicas, "b": replicas, "pool": replicas}, judge, counts=COUNTS, kept=frozenset({"pool"}))
     assert len(made) < 100
+
+
+def test_an_answer_says_whether_everything_was_tried():
+    assert ask({"a": 8, "b": 4, "pool": 12}, room, counts=COUNTS).complete
+    ticks = iter(range(1_000))
+    late = ask(
+        {"a": 8, "b": 4, "pool": 12}, room, counts=COUNTS, seconds=3.0, clock=lambda: float(next(ticks))
+    )
+    assert found(late)[0] == {"pool": 16}
+    assert not late.complete

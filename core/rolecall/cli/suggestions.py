@@ -22,6 +22,7 @@ def suggestions_to_json(suggestions: Sequence[ModeSuggestions]) -> list[dict[str
                 for way in answer.ways
             ],
             "refused": sorted({refusal.code for refusal in answer.refusals}),
+            "complete": answer.complete,
         }
         for answer in suggestions
     ]
@@ -40,9 +41,11 @@ def show_suggestions(suggestions: Sequence[ModeSuggestions]) -> None:
 def _mode(answer: ModeSuggestions) -> Iterator[Text]:
     if not answer.ways:
         codes = ", ".join(sorted({refusal.code for refusal in answer.refusals}))
-        yield Text.assemble((f"mode {answer.mode}", "bold"), f": no change of values lifts {codes}")
+        why = "no change of values lifts" if answer.complete else "none found in time, refused are"
+        yield Text.assemble((f"mode {answer.mode}", "bold"), f": {why} {codes}")
         return
-    yield Text(f"mode {answer.mode}", style="bold")
+    short = "" if answer.complete else ", as far as there was time"
+    yield Text.assemble((f"mode {answer.mode}", "bold"), short)
     for number, way in enumerate(answer.ways):
         if number:
             yield Text("  or", style="dim")

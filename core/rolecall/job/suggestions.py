@@ -42,11 +42,13 @@ class ModeSuggestions:
 
     ways: sets of changes, the smallest one first; none if none was found.
     refusals: what refuses the job in that mode without any other change.
+    complete: everything was tried; otherwise there was no time for all.
     """
 
     mode: str
     ways: tuple[tuple[Change, ...], ...]
     refusals: tuple[Refusal, ...]
+    complete: bool
 
 
 def suggest_changes(file: Path, overrides: Sequence[Override] = ()) -> tuple[ModeSuggestions, ...]:
@@ -108,7 +110,7 @@ class _Search:
             )
             for fix in answer.fixes
         )
-        return ModeSuggestions(mode=mode, ways=ways, refusals=answer.refusals)
+        return ModeSuggestions(mode=mode, ways=ways, refusals=answer.refusals, complete=answer.complete)
 
     def _attempt(self, changes: Changes) -> tuple[Refusal, ...] | None:
         asked = (*self._overrides, *(Override(_path(key), value, key) for key, value in changes.items()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
@@ -31,13 +31,15 @@ _SCALE = 64
 
 @frozen(kw_only=True)
 class Suggestions:
-    """The smallest sets of changes, best first; none if there are none, or none was found in time.
+    """The smallest sets of changes, best first; none if none was found.
 
-    ``refusals`` are those without any change; None if the job could not even be planned.
+    refusals: those without any change; None if the job could not even be planned.
+    complete: everything was tried; otherwise the time was over.
     """
 
     fixes: tuple[Fix, ...] = ()
     refusals: tuple[Refusal, ...] | None
+    complete: bool = True
 
 
 @frozen(kw_only=True)
@@ -57,7 +59,7 @@ class Question:
     counts: tuple[str, ...]
     start: Changes
     kept: frozenset[str] = frozenset()
-    seconds: float = 5.0
+    seconds: float = 3.0
     clock: Callable[[], float] = time.monotonic
 
 
@@ -69,7 +71,11 @@ def suggest(question: Question) -> Suggestions:
     if refusals is not None:
         quick = search.all_at_once()  # so that there is one also where the other way takes too long
         found = search.best_first() or quick
-    return Suggestions(fixes=tuple(Fix(tuple(changes.items())) for changes in found), refusals=refusals)
+    return Suggestions(
+        fixes=tuple(Fix(tuple(changes.items())) for changes in found),
+        refusals=refusals,
+        complete=search.complete,
+    )
 
 
 class _Search:
@@ -77,12 +83,14 @@ class _Search:
         self._question = question
         self._until = question.clock() + question.seconds
         self._known: dict[str, tuple[Refusal, ...] | None] = {}
+        self.complete = True
 
     def attempt(self, changes: Changes) -> tuple[Refusal, ...] | None:
         """Plan with changes, once; None too when the time is over."""
         name = _name(changes)
         if name not in self._known:
             if len(self._known) >= _ATTEMPTS or self._question.clock() > self._until:
+                self.complete = False
                 return None
             self._known[name] = self._question.attempt(changes)
         return self._known[name]
@@ -115,7 +123,7 @@ class _Search:
         return sorted(distinct, key=self._cost)
 
     def all_at_once(self) -> list[Changes]:
-        """Apply the first fix of every refusal, and again, until there is none."""
+        """Apply the first fix of every refusal, or make all counts smaller, until nothing is refused."""
         changes = self._question.start
         for _ in range(_ROUNDS):
             refusals = self.attempt(changes)
@@ -124,8 +132,8 @@ class _Search:
             if not refusals:
                 return [self._needed(changes)]
             for refusal in refusals:
-                for fix in self._fixes(refusal)[:1]:
-                    changes = {**changes, **fix}
+                ways = self._fixes(refusal) or self._less_of_all(changes, refusal)
+                changes = {**changes, **(ways[0] if ways else {})}
         return []
 
     def _needed(self, changes: Changes) -> Changes:
@@ -150,7 +158,8 @@ class _Search:
     def _ways(self, changes: Changes, refusals: Sequence[Refusal]) -> list[Changes]:
         """Return what lifts one of the refusals: whatever makes the job feasible has to."""
         for refusal in refusals:
-            ways = [*self._fixes(refusal), *self._less(changes, refusal)]
+            less = self._less_of_one(changes, refusal) or self._less_of_all(changes, refusal)
+            ways = [*self._fixes(refusal), *less]
             if ways:
                 return ways
         return []
@@ -159,21 +168,32 @@ class _Search:
         fixes = [dict(fix.assignments) for fix in refusal.fixes]
         return [fix for fix in fixes if self._question.kept.isdisjoint(fix)]
 
-    def _less(self, changes: Changes, refusal: Refusal) -> Iterator[Changes]:
-        """Return how much of one count lifts a refusal or, if none does alone, of all in proportion."""
+    def _less_of_one(self, changes: Changes, refusal: Refusal) -> list[Changes]:
+        """Return for each count the most of it that lifts a refusal, if that alone does."""
+        counts = self._counts(changes)
+        if not self._lifts({**changes, **dict.fromkeys(counts, 1)}, refusal):
+            return []
+        return [
+            {key: _last(1, counts[key], lambda n, key=key: self._lifts({**changes, key: n}, refusal))}
+            for key in counts
+            if self._lifts({**changes, key: 1}, refusal)
+        ]
+
+    def _less_of_all(self, changes: Changes, refusal: Refusal) -> list[Changes]:
+        """Return how much of all counts, in proportion, lifts a refusal."""
+
+        def part(numerator: int) -> Changes:
+            return {key: max(1, n * numerator // _SCALE) for key, n in self._counts(changes).items()}
+
+        if not self._lifts({**changes, **part(1)}, refusal):
+            return []
+        return [part(_last(1, _SCALE, lambda n: self._lifts({**changes, **part(n)}, refusal)))]
+
+    def _counts(self, changes: Changes) -> Mapping[str, int]:
+        """Return the counts that can be smaller."""
         counts = (key for key in self._question.counts if key not in self._question.kept)
         now = {key: changes.get(key, self._before(key)) for key in counts}
-        several = {key: number for key, number in now.items() if number > 1}
-
-        def most(limit: int, way: Callable[[int], Changes]) -> Changes | None:
-            if not self._lifts({**changes, **way(1)}, refusal):
-                return None
-            return way(_last(1, limit, lambda n: self._lifts({**changes, **way(n)}, refusal)))
-
-        ways = [most(number, lambda n, key=key: {key: n}) for key, number in several.items()]
-        if len(several) > 1 and not any(ways):
-            ways = [most(_SCALE, lambda n: {key: max(1, r * n // _SCALE) for key, r in several.items()})]
-        yield from (way for way in ways if way is not None)
+        return {key: number for key, number in now.items() if number > 1}
 
     def _lifts(self, changes: Changes, refusal: Refusal) -> bool:
         left = self.attempt(changes)
