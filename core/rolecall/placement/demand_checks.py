@@ -18,6 +18,9 @@ from rolecall.placement.demand import EngineFacts, JobFacts
 from rolecall.placement.plan import ModelDemand, PlacementJob, RoleDemand
 from rolecall.placement.wording import counted, either
 
+_Assignments = tuple[tuple[str, Any], ...]
+_FactsOf = Mapping[tuple[RoleName, ModelId], EngineFacts]
+
 
 def model_key(role: RoleName, model: ModelId, *keys: str) -> str:
     """Return the config key of a model's table, or of a key in it."""
@@ -37,13 +40,14 @@ class ParallelProduct(Refusal):
     devices_per_engine: int
 
 
-def refuse_parallel_product(job: PlacementJob) -> Iterator[ParallelProduct]:
+def refuse_parallel_product(job: PlacementJob, facts: JobFacts) -> Iterator[ParallelProduct]:
     """The devices of one engine are divided without rest."""
+    of = _facts_of(facts)
     for role, model in _models(job):
         product = model.tensor_parallel * model.pipeline_parallel
         if product == model.devices_per_engine:
             continue
-        fix = Fix(_parallel(role, model))
+        fix = Fix(_parallel(role, model, of))
         yield ParallelProduct(
             key=model_key(role.role, model.model, "devices_per_engine"),
             message=f"tensor_parallel {model.tensor_parallel} × pipeline_parallel {model.pipeline_parallel}"
@@ -57,16 +61,33 @@ def refuse_parallel_product(job: PlacementJob) -> Iterator[ParallelProduct]:
         )
 
 
-def _parallel(role: RoleDemand, model: ModelDemand) -> tuple[tuple[str, Any], ...]:
+def _parallel(role: RoleDemand, model: ModelDemand, of: _FactsOf) -> _Assignments:
     """Divide an engine's devices anew, keeping what can be kept."""
     devices = model.devices_per_engine
+    changed = {"tensor_parallel": devices, "pipeline_parallel": 1}
     if devices % model.pipeline_parallel == 0:
         changed = {"tensor_parallel": devices // model.pipeline_parallel}
     elif devices % model.tensor_parallel == 0:
         changed = {"pipeline_parallel": devices // model.tensor_parallel}
-    else:
-        changed = {"tensor_parallel": devices, "pipeline_parallel": 1}
-    return tuple((model_key(role.role, model.model, key), value) for key, value in changed.items())
+    tensor_parallel = changed.get("tensor_parallel", model.tensor_parallel)
+    engine = of.get((role.role, model.model))
+    return (
+        *((model_key(role.role, model.model, key), value) for key, value in changed.items()),
+        *(() if engine is None else _groups(engine, tensor_parallel)),
+    )
+
+
+def _groups(engine: EngineFacts, tensor_parallel: int) -> _Assignments:
+    """Return as many data-parallel groups as divide the devices, if the engine's own don't."""
+    groups = engine.attention_groups
+    if groups > 0 and tensor_parallel % groups == 0:
+        return ()
+    fewer = max((number for number in range(2, groups) if tensor_parallel % number == 0), default=None)
+    return ((_groups_key(engine), fewer),)
+
+
+def _groups_key(engine: EngineFacts) -> str:
+    return f"{model_key(engine.role, engine.model, 'engine_options')}.{engine.attention_groups_key}"
 
 
 @frozen(kw_only=True)
@@ -78,8 +99,9 @@ class EnginePartialNode(Refusal):
     devices_per_node: int
 
 
-def refuse_partial_nodes(job: PlacementJob) -> Iterator[EnginePartialNode]:
+def refuse_partial_nodes(job: PlacementJob, facts: JobFacts) -> Iterator[EnginePartialNode]:
     """An engine larger than a node uses whole nodes."""
+    of = _facts_of(facts)
     per_node = job.per_node or job.nodes.largest
     for role, model in _models(job):
         devices = model.devices_per_engine
@@ -89,7 +111,7 @@ def refuse_partial_nodes(job: PlacementJob) -> Iterator[EnginePartialNode]:
         fix = Fix(
             (
                 (model_key(role.role, model.model, "devices_per_engine"), mended.devices_per_engine),
-                *_parallel(role, mended),
+                *_parallel(role, mended, of),
                 *_budget(role, model, mended),
             )
         )
@@ -153,7 +175,7 @@ def refuse_several_nodes(job: PlacementJob, facts: JobFacts) -> Iterator[EngineO
             continue
         smaller = evolve(model, devices_per_engine=per_node)
         key = model_key(role.role, model.model, "devices_per_engine")
-        fix = Fix(((key, per_node), *_parallel(role, smaller), *_budget(role, model, smaller)))
+        fix = Fix(((key, per_node), *_parallel(role, smaller, of), *_budget(role, model, smaller)))
         yield EngineOnSeveralNodes(
             key=key,
             message=f"an engine of {model.devices_per_engine} devices needs several nodes of {per_node}, but"
@@ -180,14 +202,12 @@ def refuse_attention_groups(job: PlacementJob, facts: JobFacts) -> Iterator[Atte
     of = _facts_of(facts)
     for role, model in _models(job):
         engine = of.get((role.role, model.model))
-        groups = 1 if engine is None else engine.attention_groups
-        if engine is None or (groups > 0 and model.tensor_parallel % groups == 0):
+        fix = Fix(() if engine is None else _groups(engine, model.tensor_parallel))
+        if engine is None or not fix.assignments:
             continue
-        key = f"{model_key(role.role, model.model, 'engine_options')}.{engine.attention_groups_key}"
-        fewer = max((n for n in range(2, groups) if model.tensor_parallel % n == 0), default=1)
-        fix = Fix(((key, fewer if fewer > 1 else None),))
+        groups = engine.attention_groups
         yield AttentionGroups(
-            key=key,
+            key=_groups_key(engine),
             message=f"{groups} data-parallel groups can't share tensor_parallel {model.tensor_parallel}:"
             " each needs the same number of devices, so the groups must divide it",
             fix=either(fix, f"tensor_parallel as a multiple of {groups}"),
@@ -265,7 +285,7 @@ def _have_room(job: PlacementJob, role: RoleDemand, devices: int) -> bool:
     return devices <= role.needed or job.devices is None or others + devices <= job.devices
 
 
-def _budget(role: RoleDemand, model: ModelDemand, changed: ModelDemand) -> tuple[tuple[str, Any], ...]:
+def _budget(role: RoleDemand, model: ModelDemand, changed: ModelDemand) -> _Assignments:
     """Return the role's budget after one of its models was changed, if it has one."""
     if role.devices is None:
         return ()
@@ -341,7 +361,7 @@ def _models(job: PlacementJob) -> Iterator[tuple[RoleDemand, ModelDemand]]:
             yield role, model
 
 
-def _facts_of(facts: JobFacts) -> Mapping[tuple[RoleName, ModelId], EngineFacts]:
+def _facts_of(facts: JobFacts) -> _FactsOf:
     return {(engine.role, engine.model): engine for engine in facts.engines}
 
 

@@ -42,8 +42,8 @@ def plan_placement(job: PlacementJob, mode: PlacementMode, facts: JobFacts = NO_
     if not job.roles and not job.training:
         return PlacementPlan(mode=mode.name, pools=(), replicas=(), phases=())
     refusals: list[Refusal] = [
-        *demand_checks.refuse_parallel_product(job),
-        *demand_checks.refuse_partial_nodes(job),
+        *demand_checks.refuse_parallel_product(job, facts),
+        *demand_checks.refuse_partial_nodes(job, facts),
         *demand_checks.refuse_several_nodes(job, facts),
         *demand_checks.refuse_attention_groups(job, facts),
         *demand_checks.refuse_budget(job),
