@@ -37,7 +37,6 @@ class _LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"rolecall.cli.{cmd_name}")
-        gc.freeze()  # imported to stay: no collection needs to look at it, nor the last one at exit
         return getattr(module, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -76,7 +75,9 @@ def main() -> None:
     gc.set_threshold(_OBJECTS_A_COLLECTION)
     try:
         # Without standalone mode click returns the code of ``ctx.exit(code)``.
-        sys.exit(cli.main(standalone_mode=False) or 0)
+        code = cli.main(standalone_mode=False) or 0
+        gc.freeze()  # what is left ends with the process: the last collection needs to look at nothing
+        sys.exit(code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         sys.exit(130)
