@@ -36,8 +36,7 @@ class _LazyGroup(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"rolecall.cli.{cmd_name}")
-        return getattr(module, cmd_name)
+        return getattr(importlib.import_module(f"rolecall.cli.{cmd_name}"), cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
