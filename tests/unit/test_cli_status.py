@@ -18,7 +18,11 @@ ANSWER = {
     "ray_address": "127.0.0.1:6379",
     "coordinator": {
         "failure": {"batch": 1, "reason": "judge: no verdict"},
-        "leases": {"judge": {"state": "ACTIVE"}, "rules": {"state": "ACTIVE"}},
+        "leases": {
+            "judge": {"state": "ACTIVE"},
+            "rules": {"state": "ACTIVE"},
+            "actor": {"state": "SLEEPING"},
+        },
         "batches": [
             {"batch": 0, "state": "COMMITTED", "reason": None},
             {"batch": 1, "state": "FAILED", "reason": "judge: no verdict"},
@@ -52,9 +56,10 @@ def test_leases_replicas_batches_and_the_failure_are_shown():
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     for part in (
         "run failed in batch 1: judge: no verdict",
-        "judge  ACTIVE  m/replica-0  READY   3          2           http://127.0.0.1:9",
-        "m/replica-1  FAILED             1",
-        "rules  ACTIVE  none",
+        "judge  ACTIVE    m/replica-0    READY   3          2           http://127.0.0.1:9",
+        "m/replica-1    FAILED             1",
+        "rules  ACTIVE    none",
+        "actor  SLEEPING  the trainer's",
         "router of judge m  http://127.0.0.1:8  m/replica-0",
         "router of judge n  no router  no engine  ended [exit code 1]",
         "batch 0  COMMITTED",

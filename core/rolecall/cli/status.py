@@ -56,6 +56,9 @@ def show_status(console: Console, answer: Mapping[str, Any]) -> None:
             )
         if not service["replicas"]:
             table.add_row(role, str(lease.get("state", "")), "none")
+    for role, lease in coordinator["leases"].items():
+        if role not in answer["roles"]:
+            table.add_row(role, str(lease["state"]), "the trainer's")
     console.print(table)
     for role, service in answer["roles"].items():
         for router in service["routers"]:
