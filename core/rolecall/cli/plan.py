@@ -8,18 +8,24 @@ output, so that a script reads one stream either way).
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rolecall.cli.plan_views import Views, view_options
 from rolecall.cli.what_if import WhatIf, what_if_options
 from rolecall.config.overrides import toml_lines
+from rolecall.config.source import key_text
 from rolecall.errors import ConfigError, PlacementRefused
 from rolecall.job.prepare import resolve_file
 from rolecall.placement.pictures.legend import plan_sheet
 from rolecall.placement.pictures.plan_json import plan_to_json
 from rolecall.placement.plan import PlacementPlan
 from rolecall.placement.preflight import plan_job
+
+if TYPE_CHECKING:
+    from rolecall.config.resolved import ResolvedJob
+    from rolecall.placement.plan_diff import PlanDiff
 
 JOB_FILE_IS_WRONG = 2
 
@@ -69,10 +75,17 @@ def plan(ctx: click.Context, file: Path, other: Path | None, views: Views, what_
         old, new = _names(other or file, file)
         changed = ", ".join(dict.fromkeys(override.origin for override in what_if.overrides()))
         sheet = diff_sheet(diff, before=old, after=f"{new} with {changed}" if changed else new)
-    map_shown = views.show(sheet, lambda: plan_to_json(placement, diff), title=str(file))
+    map_shown = views.show(sheet, lambda: _document(resolved, placement, diff), title=str(file))
     if map_shown and resolved.explicit:
         click.echo("\nplacement.layout stands for:\n")
         click.echo("\n".join(f"  {line}" for line in toml_lines(resolved.explicit)))
+
+
+def _document(job: ResolvedJob, placement: PlacementPlan, diff: PlanDiff | None) -> dict[str, Any]:
+    document = plan_to_json(placement, diff)
+    if job.explicit:
+        document["explicit"] = {key_text(override.path): override.value for override in job.explicit}
+    return document
 
 
 def _names(one: Path, other: Path) -> tuple[str, str]:
