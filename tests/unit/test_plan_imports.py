@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 WHAT_RUNS_A_JOB = {
@@ -15,17 +17,18 @@ WHAT_RUNS_A_JOB = {
 }  # fmt: skip
 
 
-def test_planning_imports_nothing_that_runs_a_job() -> None:
+@pytest.mark.parametrize("file", ["quickstart.toml", "layouts/slime-multi-model-16.toml"])
+def test_planning_imports_nothing_that_runs_a_job(file: str) -> None:
     code = (
         "import sys\n"
         "from rolecall.cli.main import cli\n"
-        f"cli.main(['plan', {str(EXAMPLES / 'quickstart.toml')!r}], standalone_mode=False)\n"
+        f"cli.main(['plan', {str(EXAMPLES / file)!r}], standalone_mode=False)\n"
         "print('MODULES', *sys.modules)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
-    assert "rollout  R R" in done.stdout
+    assert "R   rollout" in done.stdout
     modules = set(done.stdout.rpartition("MODULES ")[2].split())
     assert "rolecall.placement.preflight" in modules
     assert not WHAT_RUNS_A_JOB & modules
