@@ -80,12 +80,11 @@ def test_engines_across_nodes_take_whole_nodes(nodes: int, replicas: int, start:
 
 
 @given(st.integers(1, 10_000))
-def test_reservations_are_positive_and_sum_to_at_most_one_in_rays_unit(tenants: int) -> None:
+def test_reservations_are_the_most_of_rays_units_that_sum_to_at_most_one(tenants: int) -> None:
     share = reservation_share(tenants)
     ten_thousandths = round(share * 10_000)
     assert share == ten_thousandths / 10_000
-    assert 0 < ten_thousandths * tenants <= 10_000
-    assert (ten_thousandths + 1) * tenants > 10_000 - tenants
+    assert 0 < ten_thousandths * tenants <= 10_000 < (ten_thousandths + 1) * tenants
 
 
 def test_more_tenants_than_ray_can_tell_apart_get_nothing() -> None:

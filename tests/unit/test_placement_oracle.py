@@ -223,7 +223,9 @@ def room(job: PlacementJob, wanted: Sequence[int]) -> int:
     return sum(devices + job.nodes.runs[0].devices for devices in wanted)
 
 
-RULES: tuple[tuple[PlacementMode, Callable[[PlacementJob], Layout | None]], ...] = (
+Rule = Callable[[PlacementJob], Layout | None]
+
+RULES: tuple[tuple[PlacementMode, Rule], ...] = (
     (Split(), side_by_side),
     (Defer(), in_turn),
     (Decoupled(), apart),
@@ -382,7 +384,7 @@ def test_the_planner_and_the_oracle_agree_in_each_mode() -> None:
         plans: list[PlacementPlan] = []
         for mode, rule in RULES:
             note(mode.name)
-            plan = the_modes_layout(job, mode, rule(job))
+            plan = the_modes_layout(job, mode, rule)
             seen[f"{mode.name}: no room"] += plan is None
             if plan is not None:
                 plans.append(plan)
@@ -399,14 +401,27 @@ def test_the_planner_and_the_oracle_agree_in_each_mode() -> None:
     assert len(seen) == 2 * len(RULES) + 3, f"no job of some kind: {seen}"
 
 
-def the_modes_layout(job: PlacementJob, mode: PlacementMode, layout: Layout | None) -> PlacementPlan | None:
-    """What the mode answers: that layout exactly, or a refusal if there is none."""
-    answer = mode.plan(job)
+def the_modes_layout(job: PlacementJob, mode: PlacementMode, rule: Rule) -> PlacementPlan | None:
+    """What the mode answers: that layout exactly, or a refusal, if there is none, that says what would do."""
+    layout, answer = rule(job), mode.plan(job)
     assert isinstance(answer, PlacementPlan) == (layout is not None), answer
-    if not isinstance(answer, PlacementPlan):
-        return None
-    assert layout_of(answer) == layout
-    return answer
+    if isinstance(answer, PlacementPlan):
+        assert layout_of(answer) == layout
+        return answer
+    for key, value in (pair for refusal in answer for fix in refusal.fixes for pair in fix.assignments):
+        if key == "placement.devices":
+            assert rule(evolve(job, nodes=equal_nodes(value, job))) is not None, answer
+            assert value == 1 or rule(evolve(job, nodes=equal_nodes(value - 1, job))) is None, answer
+        else:
+            assert key == "placement.nodes"
+            assert rule(evolve(job, nodes=Nodes.of(value))) is not None, answer
+    return None
+
+
+def equal_nodes(devices: int, job: PlacementJob) -> Nodes:
+    """So many devices on nodes as the job's, the last one with what is left."""
+    size = job.per_node or max(oracle.node_sizes(job.nodes, at_least=1))
+    return Nodes.of([min(size, devices - first) for first in range(0, devices, size)])
 
 
 def is_sound(job: PlacementJob, plan: PlacementPlan) -> bool:
