@@ -45,13 +45,16 @@ from rolecall.api import (
 )
 from rolecall.cli.plan import plan as plan_command
 from rolecall.config.overrides import Override, key_path, override
+from rolecall.config.resolve import resolve_job
 from rolecall.config.source import key_text
+from rolecall.config.specs import JobConfig
+from rolecall.config.structure import structure
 from rolecall.errors import PlacementRefused
-from rolecall.job.prepare import resolve_file
 from rolecall.placement import binding_checks, contract_checks, deferral_checks, demand_checks, sharing_checks
 from rolecall.placement.binding import bind
 from rolecall.placement.bound import BundleProbe
 from rolecall.placement.preflight import plan_job
+from rolecall.plugins.host import PluginHost
 from rolecall.plugins.installed import PluginInfo, installed_plugins
 from rolecall.plugins.kinds import PluginKind
 from rolecall_placement import room
@@ -60,6 +63,8 @@ from rolecall_plugins.rewards.exact_match import ExactMatch
 from rolecall_roles.teacher.role import TeacherRole
 
 PAGE = Path(__file__).parent / "reference" / "refusals.md"
+EXAMPLES = Path(__file__).parent.parent / "examples"
+PROMPTS = "prompts/arithmetic.jsonl"
 
 BASE = """\
 [job]
@@ -290,7 +295,7 @@ SHAPES = (
     ),
     Example(
         refusal=demand_checks.StagesUnfit,
-        changes={"batch.prompts": "prompts.jsonl", "rewards.second.adapter": "second_opinion"},
+        changes={"batch.prompts": PROMPTS, "rewards.second.adapter": "second_opinion"},
         prose='An adapter "second_opinion" that asks the teacher, who scores nothing for rewards.',
     ),
 )
@@ -422,32 +427,42 @@ def changed(table: Mapping[str, Any], assignments: Iterable[tuple[str, Any]]) ->
     return override(table, overrides).table
 
 
+def plan_of(table: Mapping[str, Any]) -> PlacementPlan:
+    """Plan a job as if its file lay among the examples.
+
+    Raises:
+        PlacementRefused: it can't be placed.
+    """
+    return plan_job(resolve_job(structure(JobConfig, table), EXAMPLES / "job.toml", _host()))
+
+
 def refusals_of(table: Mapping[str, Any]) -> tuple[Refusal, ...]:
     """Return why a job can't be placed; empty if it can."""
-    with _job_file(table) as file:
-        try:
-            plan_job(resolve_file(file))
-        except PlacementRefused as refused:
-            return refused.refusals
+    try:
+        plan_of(table)
+    except PlacementRefused as refused:
+        return refused.refusals
     return ()
+
+
+@cache
+def _host() -> PluginHost:
+    host = PluginHost(offered_plugins()[1])
+    with plugins():
+        for kind, plugin in PLUGINS:
+            host.load(kind, plugin.name)
+    return host
 
 
 def said_of(table: Mapping[str, Any], *options: str) -> str:
     """Return what ``rolecall plan`` says of a job."""
-    with _job_file(table) as file, chdir(file.parent):
-        result = CliRunner().invoke(plan_command, [file.name, *options])
+    with tempfile.TemporaryDirectory() as folder, chdir(folder), plugins():
+        Path("job.toml").write_text("\n".join(_toml(table)), encoding="utf-8")
+        Path(PROMPTS).parent.mkdir()
+        Path(PROMPTS).touch()
+        result = CliRunner().invoke(plan_command, ["job.toml", *options])
     assert result.exit_code == 2, result.output
     return result.stderr.strip()
-
-
-@contextmanager
-def _job_file(table: Mapping[str, Any]) -> Generator[Path]:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "job.toml"
-        file.write_text("\n".join(_toml(table)), encoding="utf-8")
-        (file.parent / "prompts.jsonl").touch()
-        with plugins():
-            yield file
 
 
 def _toml(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:
@@ -520,8 +535,7 @@ BINDING = (
 
 def bound(reports: Reports) -> str:
     """Return what binding says of the reports."""
-    with _job_file(job_table(reports.changes)) as file:
-        plan = plan_job(resolve_file(file))
+    plan = plan_of(job_table(reports.changes))
     try:
         bind(plan, reports.found)
     except PlacementRefused as refused:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -162,6 +164,51 @@ def test_each_fix_that_is_a_value_does_what_it_says(generator: ModuleType, examp
         deferral_checks.LoopNotDeferred,
         deferral_checks.TrainingNotOverlapped,
     }
+
+
+CHANGES: dict[str, list[Any]] = {
+    "placement.mode": ["split", "decoupled"],
+    "placement.devices": [1, 8, 12, 24, 48, None],
+    "placement.devices_per_node": [2, 4, 6],
+    "training": [None],
+    "training.actor.devices": [3, 20],
+    "training.actor.offload": [False],
+    "loop.uses": [["dynamic_batch"], ["async_training", "partial_rollout"]],
+} | {
+    f"{key}.{role}.{end}": values
+    for role, model in (("rollout", "policy"), ("genrm", "judge"), ("teacher", "teacher"))
+    for key, end, values in [
+        ("roles", "devices", [1, 3, 6, 8, 12]),
+        ("roles", f"models.{model}.devices_per_engine", [1, 2, 3, 4, 8, 12, 16]),
+        ("roles", f"models.{model}.replicas", [1, 2, 3, 5]),
+        ("roles", f"models.{model}.tensor_parallel", [1, 2, 3, 4, 8]),
+        ("roles", f"models.{model}.pipeline_parallel", [2, 3]),
+        ("roles", f"models.{model}.engine_options.server_args.dp_size", [2, 3, 4]),
+        ("roles", f"models.{model}.engine_options.memory_saver", [False]),
+    ]
+}
+
+
+def test_fixes_work_for_jobs_by_chance(generator: ModuleType) -> None:
+    """Jobs with a few changes each; the same every time."""
+    chance = Random(5)
+    alone: Counter[str] = Counter()
+    for _ in range(250):
+        keys = chance.sample(sorted(CHANGES), chance.randint(1, 4))
+        changes = {key: chance.choice(CHANGES[key]) for key in keys}
+        if "training" in changes:
+            changes = {key: value for key, value in changes.items() if not key.startswith("training.")}
+        table = generator.job_table(changes)
+        found = generator.refusals_of(table)
+        for refusal in found:
+            for fix in refusal.fixes:
+                left = generator.refusals_of(generator.changed(table, fix.assignments))
+                assert refusal not in left, f"{fix} leaves it: {refusal}, for {changes}"
+                if len(found) == 1:
+                    assert left == (), f"{fix} of {refusal} brings others, for {changes}: {left}"
+                    alone[refusal.code] += 1
+    assert len(alone) > 8
+    assert alone.total() > 60
 
 
 def test_all_fixes_together_lift_all_that_have_one(generator: ModuleType) -> None:
