@@ -24,7 +24,7 @@ def name_faults(layout: Layout, config: JobConfig) -> Iterator[str]:
             yield layout.fault(*fault)
             continue
         name = (term.role, model_of(term, config)[0] if term.role in config.roles else None)
-        later = [other for other in found if _kind(other, config) == _kind(name, config)][-1:]
+        later = [other for other in found if _trains(other, config) == _trains(name, config)][-1:]
         if name in found:
             yield layout.fault(term.at, f"{_words(name, config)} has a share already")
         elif in_order and later and wanted.index(later[0]) > wanted.index(name):
@@ -66,7 +66,7 @@ def _term_fault(term: Term, config: JobConfig) -> tuple[int, str] | None:
     return None
 
 
-def _kind(name: _Name, config: JobConfig) -> bool:
+def _trains(name: _Name, config: JobConfig) -> bool:
     return name[0] in config.training
 
 
