@@ -177,9 +177,8 @@ class _Reader:
         share = count if of is None else Fraction(count, int(of)) if int(of) else 0
         if share == 0 or (of is not None and share > 1):
             self._at = start
-            self._fail(
-                "a part is more than nothing and at most all" if of else "a share is at least 1 device; a part is written as 1/2"
-            )
+            wrong = "a part is more than nothing and at most all"
+            self._fail(wrong if of else "a share is at least 1 device; a part is written as 1/2")
         return share
 
     # --- characters ---------------------------------------------------------------------------
