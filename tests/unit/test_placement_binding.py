@@ -360,3 +360,47 @@ def test_whatever_is_bound_is_sound(counts: list[int], per_node: int, engine: in
         ]
         numbers = [int(device) for device in worker.device_ids]
         assert numbers == list(range(numbers[0], numbers[0] + engine))
+
+
+@given(
+    sizes=st.lists(st.integers(1, 8), min_size=1, max_size=5),
+    engines=st.lists(st.integers(1, 16), min_size=1, max_size=6),
+    trainer=st.integers(1, 8),
+    seed=st.integers(0, 99),
+)
+def test_nodes_of_the_planned_sizes_always_do_in_whatever_order_they_come(
+    sizes: list[int], engines: list[int], trainer: int, seed: int
+) -> None:
+    """Unequal nodes, engines across nodes, engines that start in mid-node, a trainer over all of them."""
+    nodes = Nodes.of(sizes)
+    replicas: list[ReplicaPlacement] = []
+    free_from = 0
+    for size in engines:
+        start = nodes.first_start(free_from, size)
+        if start is not None:
+            free_from = start + size
+            replicas.append(replica("writer", *range(start, free_from), index=len(replicas)))
+    actor = training("actor", *range(min(trainer, sum(sizes))))
+    planned = evolve(plan(*replicas, actor), pools=(Pool(pool_id="p", resource="GPU", nodes=nodes),))
+    real = list(sizes)
+    random.Random(seed).shuffle(real)
+    found = shuffled(probes(*(range(4, 4 + count) for count in real)), seed)
+    bound = bind(planned, found)
+    where = {probe.bundle: (probe.node_id, probe.device_ids[0]) for probe in found}
+    of_bundle: dict[int, tuple[str, str]] = {}
+    for one in bound.replicas:
+        assert len({worker.node_id for worker in one.workers}) == len(one.workers)
+        assert len({len(worker.bundles) for worker in one.workers}) == 1
+        devices = [
+            (worker.node_id, device, bundle)
+            for worker in one.workers
+            for device, bundle in zip(worker.device_ids, worker.bundles, strict=True)
+        ]
+        for planned_bundle, (node, device, bundle) in zip(one.placement.bundles, devices, strict=True):
+            assert where[bundle] == (node, device)
+            of_bundle[planned_bundle] = (node, device)
+    assert len(set(of_bundle.values())) == len(of_bundle)
+    for planned_bundle, one in zip(actor.bundles, bound.training[0].devices, strict=True):
+        assert where[one.bundle] == (one.node_id, one.device_id)
+        assert of_bundle.get(planned_bundle, where[one.bundle]) == where[one.bundle], "the same device"
+        assert one.reservation == (0.5 if planned_bundle in of_bundle else 1.0)
