@@ -68,7 +68,7 @@ class Decoupled:
             message=f'mode "{self.name}" gives each role devices of its own ({sums} = {needed}); the job has'
             f" {job.devices}",
             needed=needed,
-            fits=lambda nodes: needed <= (nodes.devices or 0) and _within(job, nodes) is not None,
+            fits=lambda nodes: needed <= (nodes.devices or 0) and _fit(job, nodes),
         )
 
 
@@ -106,6 +106,15 @@ def _within(job: PlacementJob, nodes: Nodes) -> _Pools | None:
             return None
         pools[role.role] = laid
     return pools
+
+
+def _fit(job: PlacementJob, nodes: Nodes) -> bool:
+    """Whether :func:`_within` has room, without laying anything out."""
+    free = FreeNodes(nodes)
+    processes = [demand.devices for demand in job.training if demand.on is None]
+    return all(free.take(devices) is not None for devices in processes) and all(
+        span is not None for role in job.roles for span, _ in free.take_engines(role)
+    )
 
 
 @hookimpl

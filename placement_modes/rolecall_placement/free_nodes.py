@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from itertools import accumulate
 
 from rolecall.api import Nodes, ReplicaPlacement, RoleDemand, engine_id
@@ -36,18 +37,12 @@ class FreeNodes:
         """
         taken: defaultdict[int, int] = defaultdict(int)
         first: list[tuple[int, int]] = []  # of each engine: node, and place in what the role has there
-        for model in role.models:
-            node = 0
-            for _ in range(model.replicas):
-                span = self._room(node, model.devices_per_engine)
-                if span is None:
-                    return None
-                node = span.start  # what is full for one engine is full for the next of its size
-                first.append((node, taken[node]))
-                for part in span:
-                    size = model.devices_per_engine // len(span)
-                    self._free[part] -= size
-                    taken[part] += size
+        for span, size in self.take_engines(role):
+            if span is None:
+                return None
+            first.append((span.start, taken[span.start]))
+            for node in span:
+                taken[node] += size
         nodes = sorted(taken)
         starts = dict(zip(nodes, accumulate((taken[node] for node in nodes), initial=0), strict=False))
         engines = ((model, index) for model in role.models for index in range(model.replicas))
@@ -62,6 +57,22 @@ class FreeNodes:
             for (model, index), (node, offset) in zip(engines, first, strict=True)
         ]
         return Nodes.of(taken[node] for node in nodes), tuple(replicas)
+
+    def take_engines(self, role: RoleDemand) -> Iterator[tuple[range | None, int]]:
+        """Take what each engine needs and return its nodes and its devices on each; None where it has no
+        room, which is the end."""
+        for model in role.models:
+            node = 0
+            for _ in range(model.replicas):
+                span = self._room(node, model.devices_per_engine)
+                if span is None:
+                    yield None, 0
+                    return
+                node = span.start  # what is full for one engine is full for the next of its size
+                size = model.devices_per_engine // len(span)
+                for part in span:
+                    self._free[part] -= size
+                yield span, size
 
     def _room(self, node: int, devices: int) -> range | None:
         """The first nodes from ``node`` on that an engine may lie on."""
