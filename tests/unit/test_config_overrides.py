@@ -160,3 +160,35 @@ def test_lines_are_kept_for_what_the_file_says_itself(file):
     assert {(problem.file, problem.line) for problem in error.problems} == {(str(file), 5), ("--set", None)}
     other = source_of(load_config(file), file, overrides)
     assert other.error([Fault(path=("placement", "mode"), message="wrong")]).problems[0].line is None
+
+
+# --- gpus, as people with GPUs say -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("assignments", "replicas", "per_engine"),
+    [
+        (["roles.judge.models.small.gpus=4"], 4, 1),
+        (["roles.judge.models.small.gpus_per_engine=2", "roles.judge.models.small.gpus=4"], 2, 2),
+        (["roles.judge.models.small.devices_per_engine=4", "roles.judge.models.small.gpus=4"], 1, 4),
+    ],
+)
+def test_a_models_gpus_are_as_many_replicas_as_they_are_engines(file, assignments, replicas, per_engine):
+    config = load_config(file, [parse_override(text) for text in assignments])
+    model = config.roles["judge"].models["small"]
+    assert (model.replicas, model.devices_per_engine) == (replicas, per_engine)
+
+
+def test_elsewhere_gpus_are_devices(file):
+    asked = ["placement.gpus=4", "placement.gpus_per_node=2", "roles.judge.gpus=3", "training.actor.gpus=4"]
+    config = load_config(file, [parse_override(text) for text in asked])
+    assert (config.placement.devices, config.placement.devices_per_node) == (4, 2)
+    assert (config.roles["judge"].devices, config.training["actor"].devices) == (3, 4)
+
+
+@pytest.mark.parametrize("value", ["3", "true", "0.5", "'two'"])
+def test_gpus_that_are_no_whole_engines_are_refused(file, value):
+    per_engine = "roles.judge.models.small.devices_per_engine=2"
+    (problem,) = problems(file, per_engine, f"roles.judge.models.small.gpus={value}")
+    assert problem.startswith("--set: roles.judge.models.small.gpus: ")
+    assert "can't be divided into engines of 2; give a multiple" in problem

@@ -21,6 +21,9 @@ from rolecall.errors import ConfigError, ConfigProblem
 
 _SET = "--set"
 
+_GPUS = {"gpus": "devices", "gpus_per_engine": "devices_per_engine", "gpus_per_node": "devices_per_node"}
+"""What people with GPUs call a key."""
+
 
 @frozen
 class Override:
@@ -48,7 +51,12 @@ def override(table: Mapping[str, Any], overrides: Iterable[Override]) -> Overrid
     result = dict(table)
     origins: dict[KeyPath, str] = {}
     faults: list[Fault] = []
-    for change in overrides:
+    for asked in overrides:
+        change = _in_devices(asked, result)
+        if isinstance(change, Fault):
+            faults.append(change)
+            origins[asked.path] = asked.origin
+            continue
         parent: dict[Any, Any] = result
         for depth, part in enumerate(change.path[:-1], 1):
             child: Any = parent.get(part)
@@ -69,6 +77,32 @@ def override(table: Mapping[str, Any], overrides: Iterable[Override]) -> Overrid
                 parent[change.path[-1]] = change.value
                 origins[change.path] = change.origin
     return Overridden(table=result, origins=origins, faults=tuple(faults))
+
+
+def _in_devices(change: Override, table: Mapping[str, Any]) -> Override | Fault:
+    """Say ``gpus`` as a job file does. A model's are as many replicas as they are engines."""
+    *parents, last = change.path
+    if last not in _GPUS:
+        return change
+    match change.path:
+        case ("roles", role, "models", model, "gpus"):
+            engine = _value(table, (*parents, "devices_per_engine"), 1)
+            whole = type(change.value) is type(engine) is int and engine > 0
+            if not whole or change.value % engine:
+                message = (
+                    f"{change.value!r} can't be divided into engines of {engine}; give a multiple, or set the"
+                    f" devices_per_engine of {role}'s {model} first"
+                )
+                return Fault(path=change.path, message=message)
+            return evolve(change, path=(*parents, "replicas"), value=change.value // engine)
+        case _:
+            return evolve(change, path=(*parents, _GPUS[str(last)]))
+
+
+def _value(table: Any, path: KeyPath, default: Any) -> Any:
+    for part in path:
+        table = table.get(part, default) if isinstance(table, Mapping) else default
+    return table
 
 
 def with_values(config: Any, overrides: Iterable[Override]) -> Any:
