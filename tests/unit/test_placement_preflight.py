@@ -407,8 +407,14 @@ def phased(*phases: tuple[str, ...]) -> PlacementPlan:
         (judged(replica("judge", 2, pool="q")), 'pool "q", which is not in the plan'),
         (evolve(GOOD, pools=GOOD.pools * 2), 'pool "p" is listed 2 times'),
         (evolve(GOOD, pools=(evolve(GOOD.pools[0], nodes=Nodes(())),)), 'pool "p" has 0 devices'),
-        (evolve(GOOD, pools=(evolve(GOOD.pools[0], resource="slot"),)), 'pool "p" is made of "slot", the job has "GPU"'),
-        (evolve(GOOD, pools=(evolve(GOOD.pools[0], nodes=Nodes.of([9])),)), 'pool "p" has 1 nodes of 9 or more'),
+        (
+            evolve(GOOD, pools=(evolve(GOOD.pools[0], resource="slot"),)),
+            'pool "p" is made of "slot", the job has "GPU"',
+        ),
+        (
+            evolve(GOOD, pools=(evolve(GOOD.pools[0], nodes=Nodes.of([9])),)),
+            'pool "p" has 1 node of 9 or more',
+        ),
         (phased(("all", "writer", "judge"), ("all", "judge")), 'phase "all" is listed 2 times'),
         (phased(("all", "writer")), 'role "judge" is in no phase'),
         (phased(("all", "writer", "judge", "ghost")), 'role "ghost", which the job has not'),

@@ -83,7 +83,8 @@ def refuse_uncut_pools(job: PlacementJob, plan: PlacementPlan) -> Iterator[Refus
         for pool_id, count in pieces.items():
             if count > hosts:
                 yield _breach(
-                    plan, f'pool "{pool_id}" has {count} nodes of {size} or more; the job has {hosts}'
+                    plan,
+                    f'pool "{pool_id}" has {counted(int(count), "node")} of {size} or more; the job has {hosts}',
                 )
                 return
         if sum(pieces.values()) > room:
