@@ -128,10 +128,10 @@ def test_a_file_is_read_with_other_values(file):
 
 def test_what_is_wrong_is_told_where_it_comes_from(file):
     file.write_text(JOB.replace("devices = 8", 'devices = "8"'))
-    assert problems(file, "roles.judge.models.small.gpus=4", "placement.devces=3") == [
+    assert problems(file, "roles.judge.models.small.cards=4", "placement.devces=3") == [
         "--set: placement.devces: is not a known key. Allowed: mode, resource, devices, devices_per_node,"
         " nodes, layout",
-        "--set: roles.judge.models.small.gpus: is not a known key. Allowed: source, engine, replicas,"
+        "--set: roles.judge.models.small.cards: is not a known key. Allowed: source, engine, replicas,"
         " prefill_replicas, devices_per_engine, tensor_parallel, pipeline_parallel, weight_source,"
         " served_model_name, engine_options",
         'job.toml:6: placement.devices: must be a whole number, found "8" (text); write it without quotes',
