@@ -352,6 +352,17 @@ def test_what_the_mode_refuses_stands_beside_what_the_core_refuses() -> None:
     assert [refusal.code for refusal in found] == ["parallel-product", "pool-missing"]
 
 
+def test_a_fix_that_takes_the_devices_out_is_told_as_it_is() -> None:
+    refusal = Refusal(
+        code="no-limit",
+        key="placement.devices",
+        message="must not be set",
+        fix="leave it out",
+        fixes=(Fix((("placement.devices", None),)),),
+    )
+    assert refusals(TWO, Answers((refusal,))) == (refusal,)
+
+
 # --- modes of other people --------------------------------------------------------------
 
 TWO = job(role("writer", model(replicas=2)), role("judge"), pool=4)

@@ -84,7 +84,8 @@ def refuse_uncut_pools(job: PlacementJob, plan: PlacementPlan) -> Iterator[Refus
             if count > hosts:
                 yield _breach(
                     plan,
-                    f'pool "{pool_id}" has {counted(int(count), "node")} of {size} or more; the job has {hosts}',
+                    f'pool "{pool_id}" has {counted(int(count), "node")} of {size} or more;'
+                    f" the job has {hosts}",
                 )
                 return
         if sum(pieces.values()) > room:

@@ -51,9 +51,9 @@ def with_room(job: PlacementJob, refusals: Iterable[Refusal]) -> PlacementJob | 
     """Return the job with the devices that the refusals' first fixes give it; None if they give none."""
     for refusal in refusals:
         for key, value in refusal.fixes[0].assignments if refusal.fixes else ():
-            if key == _DEVICES:
+            if key == _DEVICES and value:
                 return evolve(job, nodes=Nodes.equal(value, per_node=job.per_node or job.nodes.largest))
-            if key == _NODES:
+            if key == _NODES and value:
                 return evolve(job, nodes=Nodes.of(sorted(value, reverse=True)))
     return None
 
