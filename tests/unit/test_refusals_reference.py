@@ -30,7 +30,19 @@ MODULES = (demand_checks, contract_checks, sharing_checks, deferral_checks, bind
 
 
 @pytest.fixture(scope="module")
-def generator(docs_script: Callable[[str], ModuleType]) -> ModuleType:
+def plugins(docs_script: Callable[[str], ModuleType]) -> ModuleType:
+    return docs_script("refusal_plugins")
+
+
+@pytest.fixture(scope="module")
+def jobs(docs_script: Callable[[str], ModuleType], plugins: ModuleType) -> ModuleType:
+    del plugins  # imported there
+    return docs_script("refusal_examples")
+
+
+@pytest.fixture(scope="module")
+def generator(docs_script: Callable[[str], ModuleType], jobs: ModuleType) -> ModuleType:
+    del jobs  # imported there
     return docs_script("generate_refusals_reference")
 
 
@@ -65,9 +77,9 @@ def test_each_refusal_has_numbers_or_names_beside_its_words() -> None:
                 assert {part.name for part in attrs.fields(value)} - words, value
 
 
-def test_every_fault_of_a_layout_in_one_line_is_on_the_page(generator: ModuleType) -> None:
+def test_every_fault_of_a_layout_in_one_line_is_on_the_page(jobs: ModuleType, plugins: ModuleType) -> None:
     """Each place that finds one is reached by an example."""
-    modes = {mode.name: mode.arrangement for mode in (Decoupled, Split, Defer, generator.Twin)}
+    modes = {mode.name: mode.arrangement for mode in (Decoupled, Split, Defer, plugins.Twin)}
     watched = {module.__file__: _faults(module) for module in (notation, names, arrangements, explicit)}
     reached: set[tuple[str, int]] = set()
 
@@ -77,8 +89,8 @@ def test_every_fault_of_a_layout_in_one_line_is_on_the_page(generator: ModuleTyp
         reached.add((frame.f_code.co_filename, frame.f_lineno))
         return trace
 
-    for line in (line for lines in generator.LINES.values() for line in lines):
-        config = structure(JobConfig, generator.job_table(line.changes))
+    for line in (line for lines in jobs.LINES.values() for line in lines):
+        config = structure(JobConfig, jobs.job_table(line.changes))
         named = None if line.layout else config.placement.mode
         config = evolve(config, placement=evolve(config.placement, mode=named))
         blocked = {entry.rpartition("/")[2] for entry in config.plugins.block}
@@ -117,34 +129,34 @@ def _faults(module: ModuleType) -> list[ast.stmt]:
 
 
 @pytest.fixture(scope="module")
-def examples(generator: ModuleType) -> list[tuple[Any, dict[str, Any], tuple[Refusal, ...]]]:
+def examples(jobs: ModuleType) -> list[tuple[Any, dict[str, Any], tuple[Refusal, ...]]]:
     """Each example on paper, its job's table, and what is refused of it."""
-    made = [example for _, group in generator.PAPER.values() for example in group]
-    tables = [generator.job_table(example.changes) for example in made]
-    return [
-        (example, table, generator.refusals_of(table)) for example, table in zip(made, tables, strict=True)
-    ]
+    made = [example for _, group in jobs.PAPER.values() for example in group]
+    tables = [jobs.job_table(example.changes) for example in made]
+    return [(example, table, jobs.refusals_of(table)) for example, table in zip(made, tables, strict=True)]
 
 
-def test_the_job_that_is_changed_can_be_placed(generator: ModuleType) -> None:
-    assert generator.refusals_of(generator.job_table({})) == ()
+def test_the_job_that_is_changed_can_be_placed(jobs: ModuleType) -> None:
+    assert jobs.refusals_of(jobs.job_table({})) == ()
 
 
-def test_each_example_is_refused_by_its_rule(generator: ModuleType, examples: list[Any]) -> None:
+def test_each_example_is_refused_by_its_rule(
+    generator: ModuleType, jobs: ModuleType, examples: list[Any]
+) -> None:
     for example, _, found in examples:
         assert example.refusal in {type(refusal) for refusal in found}
         assert all(refusal.key and refusal.message and refusal.fix for refusal in found)
-    for reports in generator.BINDING:
-        assert f"[{generator.code_of(reports.refusal)}]" in generator.bound(reports)
+    for reports in jobs.BINDING:
+        assert f"[{generator.code_of(reports.refusal)}]" in jobs.bound(reports)
 
 
-def test_each_fix_that_is_a_value_does_what_it_says(generator: ModuleType, examples: list[Any]) -> None:
+def test_each_fix_that_is_a_value_does_what_it_says(jobs: ModuleType, examples: list[Any]) -> None:
     """Written at its key, it lifts the refusal; if there was no other, the job can be placed."""
     tried: set[type[Refusal]] = set()
     for _, table, found in examples:
         for refusal in found:
             for fix in refusal.fixes:
-                left = generator.refusals_of(generator.changed(table, fix.assignments))
+                left = jobs.refusals_of(jobs.changed(table, fix.assignments))
                 assert refusal not in left, f"{fix} leaves it: {refusal}"
                 assert left == () or len(found) > 1, f"{fix} of {refusal} brings others: {left}"
                 assert str(fix) in refusal.fix, "people are told another one"
@@ -189,7 +201,7 @@ CHANGES: dict[str, list[Any]] = {
 }
 
 
-def test_fixes_work_for_jobs_by_chance(generator: ModuleType) -> None:
+def test_fixes_work_for_jobs_by_chance(jobs: ModuleType) -> None:
     """Jobs with a few changes each; the same every time."""
     chance = Random(5)
     alone: Counter[str] = Counter()
@@ -198,11 +210,11 @@ def test_fixes_work_for_jobs_by_chance(generator: ModuleType) -> None:
         changes = {key: chance.choice(CHANGES[key]) for key in keys}
         if "training" in changes:
             changes = {key: value for key, value in changes.items() if not key.startswith("training.")}
-        table = generator.job_table(changes)
-        found = generator.refusals_of(table)
+        table = jobs.job_table(changes)
+        found = jobs.refusals_of(table)
         for refusal in found:
             for fix in refusal.fixes:
-                left = generator.refusals_of(generator.changed(table, fix.assignments))
+                left = jobs.refusals_of(jobs.changed(table, fix.assignments))
                 assert refusal not in left, f"{fix} leaves it: {refusal}, for {changes}"
                 if len(found) == 1:
                     assert left == (), f"{fix} of {refusal} brings others, for {changes}: {left}"
@@ -211,9 +223,9 @@ def test_fixes_work_for_jobs_by_chance(generator: ModuleType) -> None:
     assert alone.total() > 60
 
 
-def test_all_fixes_together_lift_all_that_have_one(generator: ModuleType) -> None:
+def test_all_fixes_together_lift_all_that_have_one(jobs: ModuleType) -> None:
     """A job with something wrong of each kind: told at once, mended at once."""
-    table = generator.job_table(
+    table = jobs.job_table(
         {
             "roles.rollout.models.policy.tensor_parallel": 3,
             "roles.genrm.models.judge.devices_per_engine": 12,
@@ -225,7 +237,7 @@ def test_all_fixes_together_lift_all_that_have_one(generator: ModuleType) -> Non
             "loop.uses": ["dynamic_batch"],
         }
     )
-    found = generator.refusals_of(table)
+    found = jobs.refusals_of(table)
     assert sorted(refusal.code for refusal in found) == [
         "budget-mismatch",
         "engine-cannot-sleep",
@@ -236,5 +248,5 @@ def test_all_fixes_together_lift_all_that_have_one(generator: ModuleType) -> Non
         "training-not-offloaded",
     ]
     for refusal in found:
-        table = generator.changed(table, refusal.fixes[0].assignments)
-    assert generator.refusals_of(table) == ()
+        table = jobs.changed(table, refusal.fixes[0].assignments)
+    assert jobs.refusals_of(table) == ()
