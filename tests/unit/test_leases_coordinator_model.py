@@ -184,6 +184,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     def spawn(self, call: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = self.loop.create_task(call)
+        # Nobody may ask how it ended. asyncio would print that when the task is collected, in the middle of
+        # anything: inside ast.parse, printing (which parses, too) ends in a SystemError on Python 3.11.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
         self.run(asyncio.sleep(0))
         return task
 
