@@ -76,16 +76,16 @@ def refuse_uncut_pools(job: PlacementJob, plan: PlacementPlan) -> Iterator[Refus
     Counted for each size, which is quick and sees nodes taken for equal; whether all pieces of all pools
     fit together is a puzzle that takes too long to solve for a large job.
     """
-    for size in sorted({run.devices for pool in plan.pools for run in pool.nodes.runs}, reverse=True):
-        pieces = {pool.pool_id: _count(pool.nodes, size) for pool in plan.pools}
+    pools = [pool for pool in plan.pools if pool.devices]  # one without end has been refused
+    for size in sorted({run.devices for pool in pools for run in pool.nodes.runs}, reverse=True):
+        pieces = {pool.pool_id: int(_count(pool.nodes, size)) for pool in pools}
         hosts = _count(job.nodes, size)
         room = sum(_without_end(run.count) * (run.devices // size) for run in job.nodes.runs)
         for pool_id, count in pieces.items():
             if count > hosts:
                 yield _breach(
                     plan,
-                    f'pool "{pool_id}" has {counted(int(count), "node")} of {size} or more;'
-                    f" the job has {hosts}",
+                    f'pool "{pool_id}" has {counted(count, "node")} of {size} or more; the job has {hosts}',
                 )
                 return
         if sum(pieces.values()) > room:
