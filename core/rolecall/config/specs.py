@@ -76,7 +76,7 @@ class PlacementSection:
     """``[placement]``: which devices the job has and how the roles share them.
 
     mode: name of a placement-mode plugin; may be left out with ``layout``.
-    resource: Ray resource that one device is: ``GPU``, or a custom one such as ``device_slot``.
+    resource: Ray resource that one device is: ``GPU``, ``CPU``, or a custom one such as ``device_slot``.
     devices: devices that the job has. Modes that share one pool make it as large, or, without this key,
         as large as the training roles need; modes that give each role a pool of its own stay within it.
     devices_per_node: devices on each node.
