@@ -174,11 +174,12 @@ def first_room(
     free: Sequence[tuple[int, int]], sizes: Sequence[int], devices: int
 ) -> list[tuple[int, int]] | None:
     """The first node with so many free devices, or from which on whole free ones make an engine."""
+    everywhere = oracle.places(sizes)
     for node in range(len(sizes)):
         here = [place for place in free if place[0] == node]
         if len(here) >= devices:
             return here[:devices]
-        onward = [place for place in oracle.places(sizes) if place[0] >= node][:devices]
+        onward = [place for place in everywhere if place[0] >= node][:devices]
         if len(onward) == devices and set(onward) <= set(free) and oracle.holds_an_engine(onward, sizes):
             return onward
     return None

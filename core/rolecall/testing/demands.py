@@ -71,8 +71,9 @@ def any_job(pick: Pick) -> PlacementJob:
     training = _trainer(pick, 2 * sizes[-1])
     needed = [role.needed for role in roles]
     trainer = sum(role.devices for role in training if role.on is None)
-    enough = _one_of(pick, (sum(needed), max(needed), sum(needed) + trainer, max(*needed, trainer)))
-    devices = max(1, enough + _one_of(pick, (0, 0, sizes[-1], 1, -1, -sizes[0])))
+    everything = sum(needed) + trainer
+    enough = _one_of(pick, (everything, sum(needed), everything, max(*needed, trainer), everything))
+    devices = max(1, enough + _one_of(pick, (0, sizes[-1], 0, 2 * sizes[-1], 1, -1)))
     if len(sizes) > 1:
         nodes = list(sizes)
         while sum(nodes) < devices:
