@@ -42,43 +42,6 @@ def test_engines_follow_the_file_and_skip_the_end_of_a_node() -> None:
     assert (laid.start, laid.stop) == (1, 10)
 
 
-@given(
-    engines=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 8)), min_size=1, max_size=4),
-    start=st.integers(0, 20),
-    per_node=st.integers(8, 10),
-)
-def test_no_engine_straddles_and_no_bundle_is_given_twice(
-    engines: list[tuple[int, int]], start: int, per_node: int
-) -> None:
-    laid = place_role(
-        role_demand("writer", *engines), pool_id="pool", start=start, nodes=Nodes.endless(per_node)
-    )
-    assert laid is not None
-    used = [bundle for replica in laid.replicas for bundle in replica.bundles]
-    assert used == sorted(set(used))
-    assert start <= used[0]
-    assert used[-1] == laid.stop - 1
-    for replica in laid.replicas:
-        assert len({bundle // per_node for bundle in replica.bundles}) == 1
-
-
-@given(
-    nodes=st.integers(1, 3), replicas=st.integers(1, 3), start=st.integers(0, 9), per_node=st.integers(1, 4)
-)
-def test_engines_across_nodes_take_whole_nodes(nodes: int, replicas: int, start: int, per_node: int) -> None:
-    laid = place_role(
-        role_demand("writer", (replicas, nodes * per_node)),
-        pool_id="pool",
-        start=start,
-        nodes=Nodes.endless(per_node),
-    )
-    assert laid is not None
-    for replica in laid.replicas:
-        touched = {bundle // per_node for bundle in replica.bundles}
-        assert len(touched) == nodes
-        assert len(replica.bundles) == nodes * per_node
-
-
 @given(st.integers(1, 10_000))
 def test_reservations_are_the_most_of_rays_units_that_sum_to_at_most_one(tenants: int) -> None:
     share = reservation_share(tenants)
