@@ -66,8 +66,9 @@ Beyond single keys, these rules hold for the whole file:
 - A model's `weight_source` is one that its role allows.
 - The role that a reward's adapter asks is a role of the job.
 - `placement.nodes` stands instead of `placement.devices`, not beside it.
-- A training role has a name that no inference role has. It says how many `devices` it takes, or which other
-  training role it is `on`: one that is itself on no other, has at least as many devices, and says `offload` for both.
+- A training role has a name that no inference role has. It says how many `devices` it takes, or which
+  other training role it is `on`: one that is itself on no other, has at least as many devices, and says
+  `offload` for both.
 - With `[batch]`, exactly one role of the job makes samples, and the prompts file exists.
 - A gateway that other machines can reach has a `bearer_token_env`, or says
   `allow_unauthenticated = true`.

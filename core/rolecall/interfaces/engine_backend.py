@@ -48,8 +48,8 @@ class EngineFeatures:
     memory_tags: tags that its engines keep apart.
     no_sleep_because: why SLEEP is missing, and what to set instead; for the refusal.
     sleep_options: options that would bring SLEEP, each with its dotted key and value; None takes it out.
-    attention_groups: data-parallel groups that the devices of tensor_parallel are divided into, be they of the
-        attention alone or whole copies of the model; attention_groups_key: the option that says so.
+    attention_groups: data-parallel groups that the devices of tensor_parallel are divided into, be they
+        of the attention alone or whole copies of the model; attention_groups_key: the option that says so.
     problems: why such an engine may not be started at all, e.g. weights that nobody can vouch for.
     """
 
