@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from attrs import evolve, frozen
 from hypothesis import HealthCheck, Phase, given, note, settings
@@ -41,6 +41,8 @@ from rolecall.testing.demands import Pick, any_job
 from rolecall_placement.decoupled import Decoupled
 from rolecall_placement.defer import Defer
 from rolecall_placement.split import Split
+
+Thing = TypeVar("Thing")
 
 MORE = os.environ.get("ROLECALL_ORACLE_JOBS")
 SETTINGS = settings(
@@ -282,14 +284,17 @@ def damaged(plan: PlacementPlan, pick: Pick) -> PlacementPlan:
     """The plan with something by chance changed in it; some changes do no harm."""
     what = pick(4 if plan.training else 3)
     if what == 0:
-        plans = [evolve(plan, replicas=each) for each in damaged_replicas(plan.replicas, pick)]
-    elif what == 1:
-        plans = [evolve(plan, pools=each) for each in damaged_pools(plan.pools, pick)]
-    elif what == 2:
-        plans = [evolve(plan, phases=each) for each in damaged_phases(plan.phases, pick)]
-    else:
-        plans = [evolve(plan, training=each) for each in damaged_training(plan, pick)]
-    return plans[pick(len(plans))]
+        return evolve(plan, replicas=one_of(damaged_replicas(plan.replicas, pick), pick))
+    if what == 1:
+        return evolve(plan, pools=one_of(damaged_pools(plan.pools, pick), pick))
+    if what == 2:
+        return evolve(plan, phases=one_of(damaged_phases(plan.phases, pick), pick))
+    return evolve(plan, training=one_of(damaged_training(plan, pick), pick))
+
+
+def one_of(things: Iterator[Thing], pick: Pick) -> Thing:
+    among = list(things)
+    return among[pick(len(among))]
 
 
 def damaged_replicas(

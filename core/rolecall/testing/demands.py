@@ -66,7 +66,7 @@ def any_job(pick: Pick) -> PlacementJob:
                 for _ in range(_one_of(pick, (1, 1, 2)))
             ),
         )
-        for name in _some(pick, _ROLES, 1 + pick(3))
+        for name in _some(pick, _ROLES, _one_of(pick, (1, 2, 1, 3)))
     )
     training = _trainer(pick, 2 * sizes[-1])
     needed = [role.needed for role in roles]

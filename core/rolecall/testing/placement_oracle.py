@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import permutations
 
 from rolecall.placement.nodes import Nodes
 from rolecall.placement.plan import PlacementJob, PlacementPlan, ReplicaPlacement, RoleDemand, Tenant
@@ -30,14 +31,14 @@ def faults(job: PlacementJob, plan: PlacementPlan) -> list[str]:
     if found:
         return found
     sizes = {pool.pool_id: node_sizes(pool.nodes) for pool in plan.pools}
+    on_nodes = {pool: dict(enumerate(places(nodes))) for pool, nodes in sizes.items()}
     for tenant in _tenants(plan):
-        pool = sizes.get(tenant.pool_id, [])
-        devices = dict(enumerate(places(pool)))
-        if not set(tenant.bundles) <= set(devices):
+        devices = on_nodes.get(tenant.pool_id, {})
+        if not all(bundle in devices for bundle in tenant.bundles):
             found.append(f"{_name(tenant)} is on {tenant.bundles}, not all of them in its pool")
         elif isinstance(tenant, ReplicaPlacement):
             where = [devices[bundle] for bundle in tenant.bundles]
-            if not in_a_row(tenant.bundles) or not holds_an_engine(where, pool):
+            if not in_a_row(tenant.bundles) or not holds_an_engine(where, sizes[tenant.pool_id]):
                 found.append(f"{_name(tenant)} is on {where}, neither one node nor whole ones of one size")
     return found or [*_awake_together(plan), *_never_asleep(job, plan), *_too_crowded(plan)]
 
@@ -97,11 +98,14 @@ def can_be_cut(pools: Sequence[Sequence[int]], sizes: Sequence[int]) -> bool:
 
 def conflicts(plan: PlacementPlan) -> dict[str, set[str]]:
     """Return, for each role, those that share a device with it; processes share as their trainer likes."""
+    on: dict[tuple[str, int], list[Tenant]] = {}
+    for tenant in _tenants(plan):
+        for bundle in tenant.bundles:
+            on.setdefault((tenant.pool_id, bundle), []).append(tenant)
     found: dict[str, set[str]] = {tenant.role: set() for tenant in _tenants(plan)}
-    for one in _tenants(plan):
-        for other in _tenants(plan):
-            shared = one.pool_id == other.pool_id and set(one.bundles) & set(other.bundles)
-            if shared and _sharer(one) != _sharer(other):
+    for sharing in on.values():
+        for one, other in permutations(sharing, 2):
+            if _sharer(one) != _sharer(other):
                 found[one.role].add(other.role)
     return found
 
