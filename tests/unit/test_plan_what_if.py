@@ -247,6 +247,14 @@ TIGHT = JOB.replace("devices = 8\ndevices_per_node = 8", "devices = 4\ndevices_p
 )
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_set_that_is_none_is_told_the_same_with_suggestions_asked_for(tmp_path, options):
+    wrong = ("--set", "placement.mode=split", *options)
+    plain, asked = run(tmp_path, TIGHT, *wrong), run(tmp_path, TIGHT, *wrong, "--suggest")
+    assert (asked.exit_code, asked.stdout, asked.stderr) == (plain.exit_code, plain.stdout, plain.stderr)
+    assert asked.exit_code == 2
+
+
 def suggested(tmp_path: Path, job: str, *options: str) -> dict[str, list[dict[str, object]]]:
     """For each mode the ways, as keys and values."""
     result = run(tmp_path, job, "--suggest", "--json", *options)

@@ -14,7 +14,7 @@ import click
 
 from rolecall.cli.plan_views import Views, view_options
 from rolecall.cli.what_if import WhatIf, what_if_options
-from rolecall.config.overrides import toml_lines
+from rolecall.config.overrides import Override, toml_lines
 from rolecall.config.source import key_text
 from rolecall.errors import ConfigError, PlacementRefused
 from rolecall.job.prepare import resolve_file
@@ -50,8 +50,10 @@ def plan(ctx: click.Context, file: Path, other: Path | None, views: Views, what_
     """
     checked = file
     before: PlacementPlan | None = None
+    overrides: tuple[Override, ...] = ()
     try:
-        resolved = resolve_file(file, overrides=what_if.overrides())
+        overrides = what_if.overrides()
+        resolved = resolve_file(file, overrides=overrides)
         what_if.check(resolved.config.placement)
         placement = plan_job(resolved)
         if other is not None:
@@ -62,7 +64,7 @@ def plan(ctx: click.Context, file: Path, other: Path | None, views: Views, what_
         from rolecall.cli.plan_problems import show_problem
 
         asked = what_if.suggest and checked is file
-        show_problem(checked, error, what_if.overrides() if asked else None, as_json=views.as_json)
+        show_problem(checked, error, overrides if asked else None, as_json=views.as_json)
         ctx.exit(JOB_FILE_IS_WRONG)
     diff = None
     if before is None:
@@ -73,7 +75,7 @@ def plan(ctx: click.Context, file: Path, other: Path | None, views: Views, what_
 
         diff = diff_plans(before, placement)
         old, new = _names(other or file, file)
-        changed = ", ".join(dict.fromkeys(override.origin for override in what_if.overrides()))
+        changed = ", ".join(dict.fromkeys(override.origin for override in overrides))
         sheet = diff_sheet(diff, before=old, after=f"{new} with {changed}" if changed else new)
     map_shown = views.show(sheet, lambda: _document(resolved, placement, diff), title=str(file))
     if map_shown and resolved.explicit:
