@@ -84,9 +84,8 @@ def _unlimited(job: PlacementJob) -> _Pools | None:
         if laid is None:
             return None
         pools[role.role] = (job.nodes.parts(range(laid.stop)), laid.replicas)
-    for demand in job.training:
-        if demand.on is None:
-            pools[demand.role] = (job.nodes.parts(range(demand.devices)), ())
+    for demand in job.processes:
+        pools[demand.role] = (job.nodes.parts(range(demand.devices)), ())
     return pools
 
 
@@ -94,12 +93,11 @@ def _within(job: PlacementJob, nodes: Nodes) -> _Pools | None:
     """Give each role a part of the nodes."""
     free = FreeNodes(nodes)
     pools: _Pools = {}
-    for demand in job.training:
-        if demand.on is None:
-            taken = free.take(demand.devices)
-            if taken is None:
-                return None
-            pools[demand.role] = (taken, ())
+    for demand in job.processes:
+        taken = free.take(demand.devices)
+        if taken is None:
+            return None
+        pools[demand.role] = (taken, ())
     for role in job.roles:
         laid = free.take_role(role)
         if laid is None:
@@ -111,8 +109,7 @@ def _within(job: PlacementJob, nodes: Nodes) -> _Pools | None:
 def _fit(job: PlacementJob, nodes: Nodes) -> bool:
     """Whether :func:`_within` has room, without laying anything out."""
     free = FreeNodes(nodes)
-    processes = [demand.devices for demand in job.training if demand.on is None]
-    return all(free.take(devices) is not None for devices in processes) and all(
+    return all(free.take(demand.devices) is not None for demand in job.processes) and all(
         span is not None for role in job.roles for span, _ in free.take_engines(role)
     )
 

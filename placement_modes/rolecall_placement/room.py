@@ -62,5 +62,5 @@ def demands(job: PlacementJob, *, training: bool) -> dict[str, int]:
     """Return the devices that each role asks for, by what it is called."""
     found = {role.role: role.needed for role in job.roles}
     if training:
-        found |= {role.role: role.devices for role in job.training if role.on is None}
+        found |= {role.role: role.devices for role in job.processes}
     return {str(role): devices for role, devices in found.items()}

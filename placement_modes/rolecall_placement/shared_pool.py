@@ -29,7 +29,7 @@ def trainer(job: PlacementJob) -> TrainingSlice:
 
 def trainer_devices(job: PlacementJob) -> int:
     """Return how many devices the trainer's processes have side by side."""
-    return sum(role.devices for role in job.training if role.on is None)
+    return sum(role.devices for role in job.processes)
 
 
 def training_phases(job: PlacementJob) -> Sequence[Phase]:

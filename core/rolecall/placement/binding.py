@@ -133,12 +133,7 @@ def _node_by_node(probes: Sequence[BundleProbe]) -> list[BundleProbe]:
 
 def _on_planned_nodes(nodes: Nodes, ordered: Sequence[BundleProbe]) -> dict[int, BundleProbe]:
     """Give the planned bundles, larger nodes first, the devices in their order."""
-    planned: list[range] = []
-    start = 0
-    for size in nodes.sizes():
-        planned.append(range(start, start + size))
-        start += size
-    planned.sort(key=len, reverse=True)
+    planned = sorted(nodes.divide(range(nodes.devices or 0)).values(), key=len, reverse=True)
     return dict(zip((bundle for node in planned for bundle in node), ordered, strict=True))
 
 

@@ -139,8 +139,9 @@ def refuse_missing_bundles(plan: PlacementPlan, probes: Sequence[BundleProbe]) -
 
 def _from(plan: PlacementPlan, pool: Pool, first: int) -> Iterator[Tenant]:
     """Tenants of a pool that reach beyond its first bundles."""
-    tenants: tuple[Tenant, ...] = (*plan.replicas, *plan.training)
-    return (tenant for tenant in tenants if tenant.pool_id == pool.pool_id and tenant.bundles[-1] >= first)
+    return (
+        tenant for tenant in plan.everybody if tenant.pool_id == pool.pool_id and tenant.bundles[-1] >= first
+    )
 
 
 def _who(tenant: Tenant) -> str:

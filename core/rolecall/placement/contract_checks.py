@@ -165,8 +165,7 @@ def refuse_wrong_training(job: PlacementJob, plan: PlacementPlan) -> Iterator[Re
 def refuse_bundles_outside_pool(plan: PlacementPlan) -> Iterator[Refusal]:
     """A tenant's bundles are ascending, different, and inside its pool."""
     sizes = {pool.pool_id: pool.devices for pool in plan.pools}
-    tenants: tuple[Tenant, ...] = (*plan.replicas, *plan.training)
-    for replica in tenants:
+    for replica in plan.everybody:
         size = sizes.get(replica.pool_id)
         if size is None:
             yield _breach(plan, f'{_name(replica)} is in pool "{replica.pool_id}", which is not in the plan')

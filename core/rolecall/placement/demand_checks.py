@@ -102,7 +102,7 @@ class EnginePartialNode(Refusal):
 def refuse_partial_nodes(job: PlacementJob, facts: JobFacts) -> Iterator[EnginePartialNode]:
     """An engine larger than a node uses whole nodes."""
     of = _facts_of(facts)
-    per_node = job.per_node or job.nodes.largest
+    per_node = job.largest_node
     for role, model in _models(job):
         devices = model.devices_per_engine
         if _suits(job, devices):
@@ -149,7 +149,7 @@ def whole_nodes(job: PlacementJob, model: ModelDemand) -> ModelDemand:
 
 def _suits(job: PlacementJob, devices: int) -> bool:
     """Whether an engine of that size fits a node, or would fill whole ones if there were enough."""
-    per_node = job.per_node or job.nodes.largest
+    per_node = job.largest_node
     if devices <= per_node or devices % per_node == 0:
         return True
     return job.per_node is None and job.nodes.first_start(0, devices) is not None
@@ -167,7 +167,7 @@ class EngineOnSeveralNodes(Refusal):
 
 def refuse_several_nodes(job: PlacementJob, facts: JobFacts) -> Iterator[EngineOnSeveralNodes]:
     """A backend is only asked for engines across nodes if it has them."""
-    per_node = job.per_node or job.nodes.largest
+    per_node = job.largest_node
     of = _facts_of(facts)
     for role, model in _models(job):
         engine = of.get((role.role, model.model))

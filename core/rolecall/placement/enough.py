@@ -28,7 +28,7 @@ def enough_devices(job: PlacementJob, fits: Callable[[Nodes], bool]) -> Fix | No
         what to write in the job file; None if no number of nodes would do.
     """
     if job.per_node is not None or job.nodes.devices is None:
-        per_node = job.per_node or job.nodes.largest
+        per_node = job.largest_node
         found = _first(lambda devices: fits(Nodes.equal(devices, per_node=per_node)), _plenty(job, per_node))
         return None if found is None else Fix(((_DEVICES, found),))
     sizes = list(job.nodes.sizes())
@@ -52,7 +52,7 @@ def with_room(job: PlacementJob, refusals: Iterable[Refusal]) -> PlacementJob | 
     for refusal in refusals:
         for key, value in refusal.fixes[0].assignments if refusal.fixes else ():
             if key == _DEVICES and value:
-                return evolve(job, nodes=Nodes.equal(value, per_node=job.per_node or job.nodes.largest))
+                return evolve(job, nodes=Nodes.equal(value, per_node=job.largest_node))
             if key == _NODES and value:
                 return evolve(job, nodes=Nodes.of(sorted(value, reverse=True)))
     return None
@@ -72,4 +72,4 @@ def _plenty(job: PlacementJob, per_node: int) -> int:
         for role in job.roles
         for model in role.models
     )
-    return engines + sum(demand.devices for demand in job.training if demand.on is None) + per_node
+    return engines + sum(demand.devices for demand in job.processes) + per_node

@@ -8,7 +8,7 @@ says why. Equal nodes in a row are kept as one run, so that a hundred thousand d
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby, repeat
 
 from attrs import field, frozen, validators
@@ -132,19 +132,27 @@ class Nodes:
                     yield range(node, node + run.devices - devices + 1, devices)
             first = end
 
+    def divide(self, bundles: range) -> Mapping[int, range]:
+        """Return the numbers of the nodes that bundles lie on, each with those that lie there.
+
+        >>> Nodes.of([8, 8, 8]).divide(range(4, 20))
+        {0: range(4, 8), 1: range(8, 16), 2: range(16, 20)}
+        """
+        found: dict[int, range] = {}
+        bundle = bundles.start
+        while bundle < bundles.stop:
+            number, node = self.node_of(bundle)
+            found[number] = range(bundle, min(node.stop, bundles.stop))
+            bundle = node.stop
+        return found
+
     def parts(self, bundles: range) -> Nodes:
         """Return what the bundles cover of each node, as nodes.
 
         >>> Nodes.of([8, 8, 8]).parts(range(4, 20)) == Nodes.of([4, 8, 4])
         True
         """
-        sizes: list[int] = []
-        bundle = bundles.start
-        while bundle < bundles.stop:
-            stop = min(self.node_of(bundle)[1].stop, bundles.stop)
-            sizes.append(stop - bundle)
-            bundle = stop
-        return Nodes.of(sizes)
+        return Nodes.of(map(len, self.divide(bundles).values()))
 
     def whole(self, bundles: range) -> bool:
         """Whether the bundles lie on one node, or are whole nodes of one size: an engine may lie there."""

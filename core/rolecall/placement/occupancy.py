@@ -45,7 +45,7 @@ class Occupancy:
 
     @classmethod
     def of(cls, plan: PlacementPlan) -> Occupancy:
-        everybody: tuple[Tenant, ...] = (*plan.replicas, *plan.training)
+        everybody = plan.everybody
         numbers: dict[tuple[str, str], int] = {}
         pools: dict[str, dict[int, tuple[list[Tenant], list[int]]]] = {}
         for tenant in everybody:

@@ -101,6 +101,16 @@ class PlacementJob:
         """Devices that the job has; None if its file does not say."""
         return self.nodes.devices
 
+    @property
+    def largest_node(self) -> int:
+        """Devices of a whole node, the largest one where they differ; the job may have less than one."""
+        return self.per_node or self.nodes.largest
+
+    @property
+    def processes(self) -> tuple[TrainingDemand, ...]:
+        """The training roles that have devices and processes of their own."""
+        return tuple(demand for demand in self.training if demand.on is None)
+
 
 @frozen(kw_only=True)
 class Pool:
@@ -159,6 +169,11 @@ class PlacementPlan:
     phases: tuple[Phase, ...]
     training: tuple[TrainingPlacement, ...] = ()
 
+    @property
+    def everybody(self) -> tuple[Tenant, ...]:
+        """All tenants, replicas first."""
+        return (*self.replicas, *self.training)
+
     def replicas_of(self, role: RoleName) -> tuple[ReplicaPlacement, ...]:
         return tuple(replica for replica in self.replicas if replica.role == role)
 
@@ -166,7 +181,7 @@ class PlacementPlan:
         """All (pool, bundle) pairs that a role occupies, one of inference or of training."""
         return frozenset(
             (tenant.pool_id, bundle)
-            for tenant in (*self.replicas, *self.training)
+            for tenant in self.everybody
             if tenant.role == role
             for bundle in tenant.bundles
         )
@@ -178,7 +193,7 @@ class PlacementPlan:
         """
         mine = self.bundles_of(role)
         process = {tenant.role: tenant.process for tenant in self.training}
-        others = {tenant.role for tenant in (*self.replicas, *self.training)} - {role}
+        others = {tenant.role for tenant in self.everybody} - {role}
         return frozenset(
             other
             for other in others
@@ -186,8 +201,9 @@ class PlacementPlan:
         )
 
     def tenants(self, pool_id: str, bundle: int) -> tuple[Tenant, ...]:
-        everybody: tuple[Tenant, ...] = (*self.replicas, *self.training)
-        return tuple(tenant for tenant in everybody if tenant.pool_id == pool_id and bundle in tenant.bundles)
+        return tuple(
+            tenant for tenant in self.everybody if tenant.pool_id == pool_id and bundle in tenant.bundles
+        )
 
     def reservation(self, pool_id: str, bundle: int) -> float:
         """Device share that each actor reserves on a bundle; the shares sum to ≤ 1."""

@@ -13,7 +13,7 @@ from attrs import frozen
 
 from rolecall.ids import EngineId, ModelId, RoleName
 from rolecall.placement.occupancy import Occupancy
-from rolecall.placement.plan import PlacementPlan, Pool, ReplicaPlacement, Tenant
+from rolecall.placement.plan import PlacementPlan, Pool, ReplicaPlacement
 
 
 class Change(Enum):
@@ -141,10 +141,9 @@ _Key = tuple[RoleName, EngineId | None, ModelId | None]
 
 
 def _seats(plan: PlacementPlan) -> Mapping[_Key, Seat]:
-    everybody: tuple[Tenant, ...] = (*plan.replicas, *plan.training)
     return {
         (tenant.role, tenant.engine, tenant.model)
         if isinstance(tenant, ReplicaPlacement)
         else (tenant.role, None, None): Seat(pool_id=tenant.pool_id, bundles=tenant.bundles)
-        for tenant in everybody
+        for tenant in plan.everybody
     }

@@ -197,7 +197,7 @@ def _arrangement_breach(plan: PlacementPlan, arrangement: Arrangement) -> str:
     """Say in what a plan is not of an arrangement; no words if in nothing."""
     inference = {replica.role for replica in plan.replicas}
     users: dict[str, set[str]] = {}
-    for tenant in (*plan.replicas, *plan.training):
+    for tenant in plan.everybody:
         user = tenant.role if isinstance(tenant, ReplicaPlacement) else tenant.process
         users.setdefault(tenant.pool_id, set()).add(user)
     awake = [inference.intersection(phase.roles) for phase in plan.phases]

@@ -113,8 +113,7 @@ def _pool_size(pool: Pool) -> str:
 def _rows(plan: PlacementPlan, occupancy: Occupancy) -> Mapping[str, tuple[Row, ...]]:
     """Return each pool's rows, one for each phase of the plan."""
     by_role: dict[RoleName, list[Tenant]] = {}
-    everybody: tuple[Tenant, ...] = (*plan.replicas, *plan.training)
-    for tenant in everybody:
+    for tenant in plan.everybody:
         by_role.setdefault(tenant.role, []).append(tenant)
     devices = {pool.pool_id: pool.devices for pool in plan.pools}
     rows: dict[str, list[Row]] = {pool_id: [] for pool_id in devices}
@@ -194,17 +193,6 @@ def lines_of(nodes: Nodes, fits: Callable[[int, int], bool]) -> Iterator[range]:
         start = stop = stop + devices
     if start < stop:
         yield range(start, stop)
-
-
-def nodes_in(nodes: Nodes, bundles: range) -> Mapping[int, range]:
-    """Return the numbers of the nodes that bundles lie on, each with those that lie there."""
-    found: dict[int, range] = {}
-    bundle = bundles.start
-    while bundle < bundles.stop:
-        number, node = nodes.node_of(bundle)
-        found[number] = range(bundle, min(node.stop, bundles.stop))
-        bundle = node.stop
-    return found
 
 
 def folded(block: Block, lines: Sequence[range]) -> Iterator[range | Repeats]:

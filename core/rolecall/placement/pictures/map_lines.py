@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from attrs import frozen
 
 from rolecall.ids import RoleName
-from rolecall.placement.pictures.blocks import Block, Repeats, Row, Sign, folded, lines_of, nodes_in
+from rolecall.placement.pictures.blocks import Block, Repeats, Row, Sign, folded, lines_of
 from rolecall.placement.pictures.marks import Mark
 from rolecall.placement.pictures.sheet import Sheet
 
@@ -74,7 +74,7 @@ class _Line:
     label_width: int
 
     def header(self) -> Iterator[MapLine]:
-        nodes = nodes_in(self.block.nodes, self.bundles)
+        nodes = self.block.nodes.divide(self.bundles)
         several = self.bundles.start > 0 or len(nodes) > 1 or len(self.bundles) < self.block.devices
         if several and any(len(node) > 1 for node in nodes.values()):
             yield self._numbers("node", {node[0]: number for number, node in nodes.items()})
@@ -84,7 +84,7 @@ class _Line:
 
     def _numbers(self, label: str, numbers: Mapping[int, int]) -> MapLine:
         cells = ""
-        for rules, node in enumerate(nodes_in(self.block.nodes, self.bundles).values()):
+        for rules, node in enumerate(self.block.nodes.divide(self.bundles).values()):
             for bundle in node:
                 column = (bundle - self.bundles.start) * self.cell + 2 * rules
                 if bundle in numbers and len(cells) <= column:
@@ -98,7 +98,7 @@ class _Line:
             for span in row.within(self.bundles)
             for bundle in range(max(span.first, self.bundles.start), min(span.stop, self.bundles.stop))
         }
-        ends = {node[-1] for node in nodes_in(self.block.nodes, self.bundles).values()} - {self.bundles[-1]}
+        ends = {node[-1] for node in self.block.nodes.divide(self.bundles).values()} - {self.bundles[-1]}
         for bundle in self.bundles:
             span = spans.get(bundle)
             gap = self.cell - 1

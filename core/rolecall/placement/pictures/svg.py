@@ -13,7 +13,7 @@ from html import escape
 from attrs import evolve, frozen
 
 from rolecall.ids import RoleName
-from rolecall.placement.pictures.blocks import Block, Repeats, Row, Sign, folded, lines_of, nodes_in
+from rolecall.placement.pictures.blocks import Block, Repeats, Row, Sign, folded, lines_of
 from rolecall.placement.pictures.legend import details
 from rolecall.placement.pictures.marks import Mark
 from rolecall.placement.pictures.sheet import Sheet
@@ -244,7 +244,7 @@ class _Line:
 
     def draw(self) -> None:
         canvas = self.canvas
-        nodes = nodes_in(self.block.nodes, self.bundles)
+        nodes = self.block.nodes.divide(self.bundles)
         columns = {
             bundle: self.left + (bundle - self.bundles.start) * _CELL + gaps * _NODE_GAP
             for gaps, node in enumerate(nodes.values())
