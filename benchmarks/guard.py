@@ -22,7 +22,7 @@ from statistics import median, quantiles
 import psutil
 from attrs import frozen
 
-from rolecall.client.aiohttp_transport import AiohttpTransport
+from rolecall.client.http1_transport import Http1Transport
 from rolecall.client.transport import Outgoing
 from rolecall.guard.door import Door
 
@@ -124,7 +124,7 @@ Begin = Callable[[], None]
 """Called when the measured part begins."""
 
 
-async def ask(transport: AiohttpTransport, url: str, body: bytes) -> bytes:
+async def ask(transport: Http1Transport, url: str, body: bytes) -> bytes:
     headers = [(b"content-type", b"application/json")]
     incoming = await transport.send(
         Outgoing(method="POST", url=f"{url}/generate", headers=headers, body=body)
@@ -135,7 +135,7 @@ async def ask(transport: AiohttpTransport, url: str, body: bytes) -> bytes:
 
 
 async def whole_answers(url: str, callers: int, seconds: float, begin: Begin) -> list[float]:
-    transport = AiohttpTransport(max_concurrency=callers)
+    transport = Http1Transport(max_concurrency=callers)
     latencies: list[float] = []
 
     async def call_on() -> None:
@@ -155,7 +155,7 @@ async def whole_answers(url: str, callers: int, seconds: float, begin: Begin) ->
 
 
 async def streams(url: str, callers: int, seconds: float, begin: Begin) -> list[float]:
-    transport = AiohttpTransport(max_concurrency=callers)
+    transport = Http1Transport(max_concurrency=callers)
     delays: list[float] = []
 
     async def read_on() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -26,15 +27,14 @@ class RoundRobin:
     router: ClassVar[type[RouterBackend] | None] = None
 
     def __init__(self) -> None:
-        self._last: str | None = None
+        self._last = ""
 
     def select(self, candidates: Sequence[Candidate], request: RoutingRequest) -> Candidate:
         if request.affinity_key is not None:
             return rendezvous(request.affinity_key, candidates)
         # The next after the last one served, by id: replicas that come and go disturb no one's turn.
-        last = self._last
-        after = (candidate for candidate in candidates if last is None or candidate.engine_id > last)
-        chosen = next(after, candidates[0])
+        after = bisect_right(candidates, self._last, key=lambda candidate: candidate.engine_id)
+        chosen = candidates[after % len(candidates)]
         self._last = chosen.engine_id
         return chosen
 

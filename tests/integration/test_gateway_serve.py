@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 import ray
 from ray import serve
@@ -20,7 +19,7 @@ from ray import serve
 from rolecall.client.inference_client import InferenceClient
 from rolecall.config.loader import load_config
 from rolecall.config.specs import JobConfig
-from rolecall.discovery.registry_actor import RayRegistry, create_registry, find_registry
+from rolecall.discovery.registry_actor import RayRegistry, find_registry
 from rolecall.discovery.snapshot import parse_snapshot
 from rolecall.engines.replica_state import ReplicaState
 from rolecall.errors import JobError, RegistryUnavailableError, SnapshotError
@@ -31,6 +30,7 @@ from rolecall.gateway.serve import (
     remove_gateways,
 )
 from rolecall.testing.asgi_server import serving
+from rolecall.testing.callers import under_load
 from rolecall.testing.scripted_answers import tokens_of
 from rolecall.testing.scripted_engine import ScriptedEngine
 from rolecall.testing.snapshots import model_entry, snapshot_of
@@ -99,29 +99,12 @@ class Front:
 
 
 @pytest.fixture(scope="module")
-def front() -> Iterator[Front]:
-    folder = Path(tempfile.mkdtemp(prefix="rcs-", dir="/tmp"))
-    file = folder / "job.toml"
-    file.write_text(JOB, encoding="utf-8")
-    try:
-        ray.init(
-            address="local",
-            num_cpus=4,
-            include_dashboard=False,
-            namespace=NAMESPACE,
-            _temp_dir=str(folder / "ray"),
-            log_to_driver=False,
-        )
-        config = load_config(file)
-        registry = create_registry(NAMESPACE)
-        gateways = deploy_gateways(config, file, namespace=NAMESPACE)
-        yield Front(config, file, registry, gateways)
-        remove_gateways(gateways)
-        remove_gateways(gateways)
+def front(deployed) -> Iterator[Front]:
+    with deployed(JOB, NAMESPACE) as made:
+        yield Front(made.config, made.file, made.registry, made.gateways)
+        remove_gateways(made.gateways)
+        remove_gateways(made.gateways)
         assert not serve.status().applications
-    finally:
-        ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
@@ -351,7 +334,9 @@ async def test_another_job_can_not_take_the_same_routes(front: Front, tmp_path: 
     file = tmp_path / "job.toml"
     file.write_text(JOB.replace("serve-test", "second"), encoding="utf-8")
     with pytest.raises(JobError, match="could not be deployed"):
-        await asyncio.to_thread(deploy_gateways, load_config(file), file, namespace=NAMESPACE)
+        await asyncio.to_thread(
+            deploy_gateways, load_config(file), file, namespace=NAMESPACE, run_dir=tmp_path
+        )
     assert set(serve.status().applications) == set(front.gateways.apps)
 
 
@@ -360,9 +345,29 @@ def test_a_running_serve_that_lets_everybody_in_is_not_used(front: Front) -> Non
     client.http_config.host = "0.0.0.0"
     try:
         with pytest.raises(JobError, match=r"0\.0\.0\.0.*token"):
-            deploy_gateways(front.config, front.file, namespace=NAMESPACE)
+            deploy_gateways(front.config, front.file, namespace=NAMESPACE, run_dir=front.file.parent)
     finally:
         client.http_config.host = front.config.gateway.host
+
+
+def replicas() -> set[int]:
+    children = psutil.Process().children(recursive=True)
+    return {each.pid for each in children if each.name().startswith("ray::ServeReplica")}
+
+
+async def test_no_request_fails_while_gateways_are_replaced(front: Front, engine_url: str) -> None:
+    await front.publish("rollout", [engine_url])
+    former = replicas()
+    async with under_load(front.url("rollout")) as load:
+        again = await asyncio.to_thread(
+            deploy_gateways, front.config, front.file, namespace=NAMESPACE, run_dir=front.file.parent
+        )
+        assert again.base_url == front.gateways.base_url
+        while former & replicas():  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        await load.until(load.answered + 50)
+    assert load.failed == []
+    assert len(former) == len(replicas()) == len(ROLES)
 
 
 # The last two take away what the others need.

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from rolecall.client.aiohttp_transport import AiohttpTransport
+from rolecall.client.http1_transport import Http1Transport
 from rolecall.client.transport import Outgoing
 from rolecall.guard.door import Door
 from rolecall.testing.asgi_server import serving
@@ -53,8 +53,8 @@ async def door(engine: ScriptedEngine) -> AsyncIterator[Door]:
 
 
 @pytest.fixture
-async def transport() -> AsyncIterator[AiohttpTransport]:
-    transport = AiohttpTransport(max_concurrency=STREAMS)
+async def transport() -> AsyncIterator[Http1Transport]:
+    transport = Http1Transport(max_concurrency=STREAMS)
     yield transport
     await transport.aclose()
 
@@ -68,7 +68,7 @@ def request(door: Door, number: int) -> Outgoing:
 
 
 async def test_a_thousand_streams_at_once_all_end_well(
-    engine: ScriptedEngine, door: Door, transport: AiohttpTransport
+    engine: ScriptedEngine, door: Door, transport: Http1Transport
 ) -> None:
     """Pitfall 22, through the door: no error, and every stream is its own."""
 
@@ -94,7 +94,7 @@ async def test_a_thousand_streams_at_once_all_end_well(
 
 
 async def test_when_half_of_a_thousand_callers_leave_their_requests_end_and_the_others_go_on(
-    engine: ScriptedEngine, door: Door, transport: AiohttpTransport
+    engine: ScriptedEngine, door: Door, transport: Http1Transport
 ) -> None:
     """Pitfall 21 at scale: dropped in mid-stream, in flight returns to the half that stayed."""
     answers = await asyncio.gather(*(transport.send(request(door, n)) for n in range(STREAMS)))

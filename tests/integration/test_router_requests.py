@@ -157,7 +157,7 @@ async def test_gateway_and_client_go_through_the_router_and_keys_stay(tmp_path: 
         assert await client.chat(messages) != ""
         homes: dict[str, set[str]] = {}
         for _ in range(3):
-            for key in "abcdef":
+            for key in "abcdefghijklmnop":
                 for engine in world.plane.engines:
                     engine.received.clear()
                 await client.generate({"text": "x"}, affinity_key=key)

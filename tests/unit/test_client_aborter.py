@@ -10,7 +10,7 @@ import pytest
 from attrs import define, evolve, field
 
 from rolecall.client.aborter import Abandoned, Aborter, rids_in
-from rolecall.client.exchange import Exchange
+from rolecall.client.exchange import SentExchange
 from rolecall.client.transport import ConnectError, Headers, Incoming, Outgoing
 from rolecall.errors import PayloadError, UpstreamError
 
@@ -61,6 +61,9 @@ class Aborts:
     came: asyncio.Event = field(factory=asyncio.Event)
     closed: bool = False
 
+    def begin(self, request: Outgoing) -> SentExchange:
+        raise AssertionError("an abort is one call")
+
     async def send(self, request: Outgoing) -> Incoming:
         assert request.url == "http://engine:1/abort_request"
         self.rids.append(json.loads(request.body)["rid"])
@@ -85,7 +88,7 @@ class Settled:
         await asyncio.wait_for(self.event.wait(), 5)
 
 
-def abandoned(exchange: Exchange, routable: bool = True) -> Abandoned:
+def abandoned(exchange: SentExchange, routable: bool = True) -> Abandoned:
     return Abandoned(
         exchange=exchange,
         base_url="http://engine:1",
@@ -109,7 +112,7 @@ async def test_an_exchange_is_read_piece_by_piece_to_its_end() -> None:
     transport.head.set()
     for piece in (b"a", b"b", b""):
         transport.answer.pieces.put_nowait(piece)
-    exchange = Exchange(transport, REQUEST)
+    exchange = SentExchange(transport, REQUEST)
     assert (await exchange.open()).status == 200
     assert await exchange.next_chunk() == b"a"
     assert not exchange.ended
@@ -119,9 +122,27 @@ async def test_an_exchange_is_read_piece_by_piece_to_its_end() -> None:
     assert transport.answer.closed == 1
 
 
+async def test_an_exchange_is_handed_over_while_there_is_room() -> None:
+    transport, taken = ScriptedTransport(), list[bytes]()
+    transport.head.set()
+    for piece in (b"a", b"b", b"c", b""):
+        transport.answer.pieces.put_nowait(piece)
+    exchange = SentExchange(transport, REQUEST)
+    await exchange.open()
+
+    def take(piece: bytes) -> bool:
+        taken.append(piece)
+        return piece != b"b"
+
+    assert not await exchange.pour(take)
+    assert taken == [b"a", b"b"]
+    assert await exchange.pour(take)
+    assert (taken, exchange.ended) == ([b"a", b"b", b"c"], True)
+
+
 async def test_a_caller_that_leaves_cuts_nothing() -> None:
     transport = ScriptedTransport()
-    exchange = Exchange(transport, REQUEST)
+    exchange = SentExchange(transport, REQUEST)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(exchange.open(), 0.01)
     transport.head.set()
@@ -136,7 +157,7 @@ async def test_a_connection_that_breaks_in_the_body_is_the_end() -> None:
     transport = ScriptedTransport()
     transport.head.set()
     transport.answer.pieces.put_nowait(UpstreamError("reset"))
-    exchange = Exchange(transport, REQUEST)
+    exchange = SentExchange(transport, REQUEST)
     await exchange.open()
     with pytest.raises(UpstreamError):
         await exchange.read()
@@ -145,7 +166,7 @@ async def test_a_connection_that_breaks_in_the_body_is_the_end() -> None:
 
 
 async def test_a_connection_that_breaks_at_the_head_is_the_end() -> None:
-    exchange = Exchange(
+    exchange = SentExchange(
         Aborts([UpstreamError("reset")]),
         evolve(REQUEST, url="http://engine:1/abort_request", body=b'{"rid": "x"}'),
     )
@@ -157,7 +178,7 @@ async def test_a_connection_that_breaks_at_the_head_is_the_end() -> None:
 
 async def test_closing_cuts_a_request_that_has_no_answer_yet() -> None:
     transport = ScriptedTransport()
-    exchange = Exchange(transport, REQUEST)
+    exchange = SentExchange(transport, REQUEST)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(exchange.open(), 0.01)
     await exchange.aclose()
@@ -168,9 +189,9 @@ async def test_closing_cuts_a_request_that_has_no_answer_yet() -> None:
 # --- aborter ----------------------------------------------------------------------------
 
 
-async def left_waiting(transport: ScriptedTransport) -> Exchange:
+async def left_waiting(transport: ScriptedTransport) -> SentExchange:
     """An exchange whose caller gave up while it waited for the head."""
-    exchange = Exchange(transport, REQUEST)
+    exchange = SentExchange(transport, REQUEST)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(exchange.open(), 0.01)
     return exchange
@@ -209,7 +230,7 @@ async def test_an_engine_that_does_not_stop_is_cut_and_asked_until_it_takes_the_
     aborts = Aborts([500, UpstreamError("reset"), 503, 200])
     transport, settled = ScriptedTransport(), Settled()
     transport.head.set()
-    exchange = Exchange(transport, REQUEST)
+    exchange = SentExchange(transport, REQUEST)
     await exchange.open()
     Aborter(aborts, grace_s=0).abandon(abandoned(exchange), settled)
     await settled.soon()
@@ -283,7 +304,7 @@ async def test_with_nobody_to_ask_the_connection_is_cut_at_once(
 ) -> None:
     transport, aborts, settled = ScriptedTransport(), Aborts(), Settled()
     transport.head.set()
-    exchange = Exchange(transport, REQUEST)
+    exchange = SentExchange(transport, REQUEST)
     await exchange.open()
     Aborter(aborts, grace_s=60).abandon(
         Abandoned(
@@ -303,7 +324,7 @@ async def test_with_nobody_to_ask_the_connection_is_cut_at_once(
 async def test_closing_waits_for_a_while_and_then_cuts() -> None:
     transport, aborts, settled = ScriptedTransport(), Aborts(), Settled()
     transport.head.set()
-    exchange = Exchange(transport, REQUEST)
+    exchange = SentExchange(transport, REQUEST)
     await exchange.open()
     aborter = Aborter(aborts, grace_s=60)
     aborter.abandon(abandoned(exchange), settled)

@@ -68,3 +68,13 @@ def test_events_come_out_whole_however_they_are_cut(end: bytes, data: st.DataObj
     if end == b"\r":
         events += parser.feed(b"x")  # a lone carriage return may have been half of a pair
     assert events == EVENTS
+
+
+@pytest.mark.timeout(20)
+def test_a_long_event_in_small_pieces_costs_no_more_than_its_length() -> None:
+    """It would take minutes if all of the line were looked at for each piece."""
+    parser = SseParser()
+    event = b"x" * 2**20
+    stream = b"data: " + event + b"\n\n"
+    pieces = (stream[at : at + 8] for at in range(0, len(stream), 8))
+    assert [found for piece in pieces for found in parser.feed(piece)] == [event]

@@ -124,6 +124,23 @@ async def test_a_caller_that_leaves_takes_nothing_from_the_others(
     assert (await staying).etag == READY.etag
 
 
+async def test_a_read_that_nobody_waits_for_any_more_ends(
+    source: SnapshotSource, reader: CountingReader
+) -> None:
+    reader.gate.clear()
+    leaving = [asyncio.create_task(source.current()) for _ in range(3)]
+    await asyncio.sleep(0)
+    (read,) = [task for task in asyncio.all_tasks() if task.get_name() == "rolecall-snapshot-read"]
+    for caller in leaving:
+        caller.cancel()
+    again = asyncio.create_task(source.current())
+    await asyncio.wait({read, *leaving})
+    assert read.cancelled()
+    reader.gate.set()
+    assert (await again).etag == READY.etag
+    assert len(reader.reads) == 2
+
+
 async def test_a_forced_refresh_asks_again_within_the_time(
     source: SnapshotSource, registry: Registry, reader: CountingReader
 ) -> None:
@@ -231,7 +248,7 @@ async def test_a_follower_sees_a_change_at_once_and_asks_nothing_in_between(
     for _ in range(10):
         assert (await source.current()).topology_revision == 1
     asked = len(reader.reads)
-    waiting = asyncio.create_task(source.published(READY.etag, 60))
+    waiting = asyncio.create_task(source.news(READY.etag, 60))
     await asyncio.sleep(0)
     change(registry)
     published = await asyncio.wait_for(waiting, 1)
@@ -243,7 +260,7 @@ async def test_a_follower_sees_a_change_at_once_and_asks_nothing_in_between(
 
 async def test_a_quiet_wait_ends_with_nothing(source: SnapshotSource) -> None:
     source.follow()
-    assert await source.published(READY.etag, 0.01) is None
+    assert await source.news(READY.etag, 0.01) is None
 
 
 async def test_a_follower_waits_for_the_first_snapshot() -> None:
@@ -266,7 +283,7 @@ async def test_a_follower_that_loses_the_registry_says_so_and_finds_it_again(
     await source.published()
     await asyncio.sleep(0.01)
     assert any(wait_s > 0 and etag == READY.etag for etag, wait_s in reader.reads), "the long poll is open"
-    waiting = asyncio.create_task(source.published(READY.etag, 60))
+    waiting = asyncio.create_task(source.news(READY.etag, 60))
     await asyncio.sleep(0)
     reader.away = True
     registry.invalidate("critic")

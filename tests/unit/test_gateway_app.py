@@ -66,7 +66,7 @@ async def _grow(request: Request, gateway: Any) -> Response:
 
 
 CRITIC = PlainRole(plugin=Plugin())
-SETTINGS = GatewaySettings(max_body_bytes=2000, request_timeout_s=0.5, max_wait_s=0.3)
+SETTINGS = GatewaySettings(max_body_bytes=8000, request_timeout_s=0.5, max_wait_s=0.3)
 
 
 @pytest.fixture
@@ -88,12 +88,6 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
 async def metric(http: httpx.AsyncClient, line: str) -> float:
     lines = (await http.get("/metrics")).text.splitlines()
     return next((float(found.rsplit(" ", 1)[1]) for found in lines if found.startswith(line)), 0.0)
-
-
-async def in_flight_is(http: httpx.AsyncClient, count: int) -> None:
-    async with asyncio.timeout(5):
-        while await metric(http, "rolecall_gateway_in_flight") != count:  # noqa: ASYNC110 - over HTTP
-            await asyncio.sleep(0.01)
 
 
 # --- generation -------------------------------------------------------------------------
@@ -190,7 +184,7 @@ async def test_one_hop_headers_and_secrets_stay_behind(world: Plane, http: httpx
 
 
 async def test_large_fields_cross_unchanged(world: Plane, http: httpx.AsyncClient) -> None:
-    await http.post("/generate", content=b'{"text": "\\u00e4", "input_ids": [1,  2,   3]}')
+    await http.post("/generate", content=b'{"text": "\\u00e4", "input_ids": [1,  2,   3]}' + b" " * 5000)
     body = world.engines[0].received[0].body
     assert b"[1,  2,   3]" in body
     assert b'"\\u00e4"' in body
@@ -212,6 +206,7 @@ async def test_large_fields_cross_unchanged(world: Plane, http: httpx.AsyncClien
         ("/generate", b'{"text": "x", "model": ""}', "model"),
         ("/generate", b'{"text": "x", "model": 5}', "model"),
         ("/generate", b'{"text": "x", "route_key": "nowhere"}', "route_key"),
+        ("/generate", b'{"text": "x", "model": "m", "route_key": "nowhere"}', "route_key"),
         ("/generate", b'{"text": "x", "stream": "yes"}', "stream"),
         ("/generate", b'{"text": "x", "rid": ""}', "rid"),
         ("/generate", b'{"messages": [{}], "stream": true}', "stream"),
@@ -256,15 +251,15 @@ async def test_400_for_an_affinity_key_that_is_none(
 async def test_413_for_a_body_over_the_limit(
     world: Plane, http: httpx.AsyncClient, path: str, chunked: bool
 ) -> None:
-    text = json.dumps({"text": "x" * 3000}).encode()
+    text = json.dumps({"text": "x" * 9000}).encode()
 
     async def parts() -> AsyncIterator[bytes]:
-        yield text[:1500]
-        yield text[1500:]
+        yield text[:4500]
+        yield text[4500:]
 
     response = await http.post(path, content=parts() if chunked else text)
     assert response.status_code == 413
-    assert "2000 bytes" in error_of(response)["message"]
+    assert "8000 bytes" in error_of(response)["message"]
     assert world.engines[0].received == []
 
 
@@ -279,37 +274,6 @@ async def test_404_and_405_speak_json(http: httpx.AsyncClient) -> None:
 
 
 # --- engines' faults --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("state", [state for state in ReplicaState if state is not ReplicaState.READY])
-@pytest.mark.parametrize("path", ["/generate", "/v1/chat/completions"])
-async def test_503_while_the_model_is_not_ready(
-    world: Plane, http: httpx.AsyncClient, state: ReplicaState, path: str
-) -> None:
-    world.publish(state)
-    response = await http.post(path, json={"text": "x"} if path == "/generate" else {"messages": MESSAGES})
-    assert response.status_code == 503
-    assert int(response.headers["retry-after"]) >= 1
-    assert state in error_of(response)["message"]
-    assert world.engines[0].received == []
-
-
-async def test_503_without_a_registry_and_the_gateway_stays_alive(
-    world: Plane, http: httpx.AsyncClient
-) -> None:
-    world.registry.invalidate("critic")
-    answers = [
-        await http.post("/generate", json={"text": "x"}),
-        await http.post("/v1/chat/completions", json={"messages": MESSAGES}),
-        await http.get("/engines"),
-        await http.get("/v1/models"),
-        await http.get("/health"),
-    ]
-    assert [response.status_code for response in answers] == [503] * 5
-    assert all("retry-after" in response.headers for response in answers)
-    assert error_of(answers[1])["type"] == "server_error"
-    assert world.engines[0].received == []
-    assert (await http.get("/metrics")).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -342,44 +306,6 @@ async def test_502_for_json_that_the_role_can_not_read(world: Plane, http: httpx
     assert (await http.post("/generate", json={"messages": MESSAGES})).status_code == 502
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"",
-        b"HTTP/1.1 200 OK\r\n",
-        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n{",
-    ],
-)
-@pytest.mark.parametrize("path", ["/generate", "/v1/chat/completions"])
-async def test_502_for_a_reset_that_was_asked_once(
-    world: Plane, http: httpx.AsyncClient, sent: bytes, path: str
-) -> None:
-    requests = 0
-
-    async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal requests
-        await reader.readuntil(b"\r\n\r\n")
-        requests += 1
-        writer.write(sent)
-        await writer.drain()
-        writer.transport.abort()
-
-    server = await asyncio.start_server(reset, "127.0.0.1", 0)
-    async with server:
-        world.publish(urls=[f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"], generation=2)
-        response = await http.post(
-            path, json={"text": "x"} if path == "/generate" else {"messages": MESSAGES}
-        )
-    assert response.status_code == 502
-    assert requests == 1
-    assert await metric(http, "rolecall_gateway_in_flight") == 0
-
-
-async def test_502_for_an_engine_that_is_gone(world: Plane, http: httpx.AsyncClient) -> None:
-    world.publish(urls=["http://127.0.0.1:9"], generation=2)
-    assert (await http.post("/generate", json={"text": "x"})).status_code == 502
-
-
 @pytest.mark.parametrize("path", ["/generate", "/v1/chat/completions"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_engines_error_is_passed_through(
@@ -399,17 +325,6 @@ async def test_an_engines_error_is_passed_through(
     )
     assert (response.status_code, response.content) == (422, b'{"its": "own"}')
     assert response.headers["content-type"] == "application/problem+json"
-
-
-async def test_504_past_the_deadline_and_the_engine_is_told(world: Plane, http: httpx.AsyncClient) -> None:
-    world.engines[0].behaviour.stuck = True
-    response = await http.post("/generate", json={"text": "x"})
-    assert response.status_code == 504
-    assert error_of(response)["type"] == "deadline"
-    await asyncio.wait_for(world.engines[0].until_running(0), 5)
-    rid = world.engines[0].received[0].payload["rid"]
-    assert set(world.engines[0].aborts) == {rid}
-    await in_flight_is(http, 0)
 
 
 async def test_504_for_a_body_that_does_not_arrive(world: Plane) -> None:
@@ -523,6 +438,42 @@ async def test_metrics_count_by_model_and_status(world: Plane, http: httpx.Async
     assert await metric(http, "rolecall_gateway_in_flight") == 0
 
 
+@pytest.mark.parametrize(
+    "asleep", [{"state": ReplicaState.SLEEPING}, {"urls": []}], ids=["sleeps", "no replica"]
+)
+async def test_metrics_count_what_a_model_could_not_answer_under_its_name(
+    world: Plane, http: httpx.AsyncClient, asleep: dict[str, Any]
+) -> None:
+    world.publish(**asleep)
+    assert (await http.post("/generate", json={"text": "x"})).status_code == 503
+    count = 'rolecall_gateway_requests_total{model="m",role="critic",status="503"}'
+    assert await metric(http, count) == 1
+
+
+async def test_metrics_count_who_was_not_let_in() -> None:
+    settings = GatewaySettings(bearer_tokens=("right",), max_head_bytes=1000, max_requests_per_caller=1)
+    async with plane(CRITIC, settings=settings) as world, httpx.AsyncClient(base_url=world.url) as http:
+        assert (await http.post("/generate", json={"text": "x"})).status_code == 401
+        assert (await http.get("/metrics")).status_code == 401
+        http.headers["Authorization"] = "Bearer right"
+        assert (await http.get("/health", headers={"x": "y" * 1000})).status_code == 431
+        waits = asyncio.create_task(http.get("/engines", params={"wait_s": "1", "since": await etag(http)}))
+        statuses: list[int] = []
+        while 429 not in statuses:
+            statuses.append((await http.get("/health")).status_code)
+        world.publish()
+        await waits
+        label = 'rolecall_gateway_requests_total{model="",role="critic",status="%s"}'
+        assert await metric(http, label % 401) == 2
+        assert await metric(http, label % 431) == 1
+        assert await metric(http, label % 429) == 1
+        assert await metric(http, "rolecall_gateway_request_seconds_count") == 0, "they took no time"
+
+
+async def etag(http: httpx.AsyncClient) -> str:
+    return (await http.get("/engines")).headers["etag"].strip('"')
+
+
 # --- a role's own endpoints -------------------------------------------------------------
 
 
@@ -567,17 +518,13 @@ class _NoReader:
 
 
 async def test_a_token_guards_every_route() -> None:
-    guarded = plane(CRITIC, settings=GatewaySettings(bearer_token="s3cret"))
+    guarded = plane(CRITIC, settings=GatewaySettings(bearer_tokens=("s3cret",)))
     async with guarded as world, httpx.AsyncClient(base_url=world.url, timeout=10, verify=False) as http:
         chat = {"messages": MESSAGES}
-        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}):
-            for path in ("/engines", "/health", "/metrics", "/v1/models", "/nowhere"):
-                response = await http.get(path, headers=headers)
-                assert response.status_code == 401
-                assert response.headers["www-authenticate"] == "Bearer"
-            refused = await http.post("/v1/chat/completions", headers=headers, json=chat)
-            assert error_of(refused)["type"] == "authentication_error"
+        for path in ("/engines", "/health", "/metrics", "/v1/models", "/nowhere", "/grow/1"):
+            assert (await http.get(path)).status_code == 401
+        for path in ("/generate", *CHATS, "/grow/1"):
+            assert (await http.post(path, json=chat)).status_code == 401
+        assert world.engines[0].received == []
         right = {"Authorization": "Bearer s3cret"}
         assert (await http.post("/generate", headers=right, json={"text": "x"})).status_code == 200
-    assert len(world.engines[0].received) == 1
-    assert "s3cret" not in repr(GatewaySettings(bearer_token="s3cret"))

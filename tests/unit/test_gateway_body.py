@@ -11,9 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rolecall.api import TokenIds
 from rolecall.errors import PayloadError
 from rolecall.gateway.body import JsonBody, is_json, read_body
 from rolecall.gateway.errors import BodyTooLargeError, CallerGoneError
+
+BLANKS = pytest.mark.parametrize("blanks", [b"", b" " * 5000], ids=["short", "long"])
+"""Short bodies are read whole, long ones in pieces; blanks behind one make it long."""
 
 
 def receiver(*parts: bytes | None) -> Any:
@@ -79,9 +83,10 @@ def test_a_caller_that_leaves_while_sending_is_noticed() -> None:
         b"{\"a\": 'x'}",
     ],
 )
-def test_what_is_not_one_json_object_is_refused(text: bytes) -> None:
+@BLANKS
+def test_what_is_not_one_json_object_is_refused(text: bytes, blanks: bytes) -> None:
     with pytest.raises(PayloadError) as refusal:
-        JsonBody(text)
+        JsonBody(text + blanks)
     assert refusal.value.field == "body"
 
 
@@ -94,7 +99,7 @@ def test_depth_is_refused_and_breaks_nothing(deep: bytes) -> None:
 
 def test_unchanged_long_values_keep_their_bytes() -> None:
     text = b'{"input_ids" : [1,  2 , 3], "text": "\\u0041\\/b", "sampling_params": {"n" :1}, "model": "m"}'
-    body = JsonBody(text)
+    body = JsonBody(text + b" " * 5000)
     fields = dict(body.fields)
     fields.pop("model")
     sent = body.encode({"rid": "r", **fields})
@@ -108,20 +113,34 @@ def test_unchanged_long_values_keep_their_bytes() -> None:
     }
 
 
-def test_a_replaced_value_and_a_changed_mapping_are_sent_as_they_are_now() -> None:
-    body = JsonBody(b'{"input_ids": [1], "sampling_params": {"n": 1}}')
+def test_many_token_ids_are_sent_on_undecoded() -> None:
+    ids = json.dumps(list(range(2000)))
+    body = JsonBody(b'{"input_ids": %b, "model": "m"}' % ids.encode())
+    found = body.fields["input_ids"]
+    assert isinstance(found, TokenIds)
+    assert ids.encode() in body.encode({"rid": "r", **body.fields})
+    assert found == list(range(2000)), "and they are there for whoever looks"
+    wrapped = body.encode({"batch": {"ids": found}})
+    assert json.loads(wrapped) == {"batch": {"ids": list(range(2000))}}
+
+
+@BLANKS
+def test_a_replaced_value_and_a_changed_mapping_are_sent_as_they_are_now(blanks: bytes) -> None:
+    body = JsonBody(b'{"input_ids": [1], "sampling_params": {"n": 1}}' + blanks)
     body.fields["sampling_params"]["n"] = 2
     sent = json.loads(body.encode({"input_ids": [1, 2], "sampling_params": body.fields["sampling_params"]}))
     assert sent == {"input_ids": [1, 2], "sampling_params": {"n": 2}}
 
 
-def test_a_value_under_another_name_is_not_taken_for_the_old_one() -> None:
-    body = JsonBody(b'{"a": [1], "b": [2]}')
+@BLANKS
+def test_a_value_under_another_name_is_not_taken_for_the_old_one(blanks: bytes) -> None:
+    body = JsonBody(b'{"a": [1], "b": [2]}' + blanks)
     assert json.loads(body.encode({"b": body.fields["a"]})) == {"b": [1]}
 
 
-def test_of_a_key_that_stands_twice_the_last_one_counts_as_in_json() -> None:
-    body = JsonBody(b'{"a": [1], "model": "x", "a": [2]}')
+@BLANKS
+def test_of_a_key_that_stands_twice_the_last_one_counts_as_in_json(blanks: bytes) -> None:
+    body = JsonBody(b'{"a": [1], "model": "x", "a": [2]}' + blanks)
     assert body.fields["a"] == [2]
     assert json.loads(body.encode(body.fields)) == {"a": [2], "model": "x"}
 
@@ -139,11 +158,11 @@ objects = st.dictionaries(st.text(max_size=8), json_values, max_size=5)
 
 
 @settings(max_examples=25)
-@given(objects, st.booleans(), st.sampled_from([None, 2]), st.data())
+@given(objects, st.booleans(), st.sampled_from([None, 2]), st.sampled_from([b"", b" " * 5000]), st.data())
 def test_parsing_and_sending_agree_with_json(
-    value: dict[str, Any], ascii_only: bool, indent: int | None, data: st.DataObject
+    value: dict[str, Any], ascii_only: bool, indent: int | None, blanks: bytes, data: st.DataObject
 ) -> None:
-    text = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode()
+    text = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode() + blanks
     body = JsonBody(text)
     assert body.fields == value
     assert is_json(text)

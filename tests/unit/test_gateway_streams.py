@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import tracemalloc
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any
 
 import httpx
 import pytest
+from attrs import define, field
 
 from rolecall.engines.replica_state import ReplicaState
 from rolecall.gateway.settings import GatewaySettings
@@ -35,6 +37,13 @@ async def world() -> AsyncIterator[Plane]:
 async def http(world: Plane) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=world.url, timeout=10, verify=False) as client:
         yield client
+
+
+@pytest.fixture(params=["own server", "any server"])
+def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our own takes bodies past ASGI; any other, and whoever stands between, gets messages."""
+    if request.param == "any server":
+        monkeypatch.setattr("rolecall.gateway.caller.Call", type(None))
 
 
 class Caller:
@@ -68,7 +77,7 @@ class Caller:
 @asynccontextmanager
 async def engine_that_writes(
     world: Plane, *pieces: bytes, reset: bool = False, hold: bool = False
-) -> AsyncIterator[list[bytes]]:
+) -> AsyncGenerator[list[bytes]]:
     """Put an engine in the world that answers with raw bytes; yields the paths it was asked for."""
     paths: list[bytes] = []
 
@@ -152,6 +161,150 @@ async def test_bytes_are_the_same_however_they_are_cut(world: Plane, http: httpx
             assert (await http.post("/generate", json={"stream": True})).content == stream, cuts
 
 
+SIZES = [1, 2, 3, 7, 64, 1000, 4096, 65_535, 65_537, 2**20]
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("framing", ["chunks", "writes"])
+async def test_bytes_are_the_same_at_every_size_of_piece(
+    world: Plane, http: httpx.AsyncClient, framing: str
+) -> None:
+    """A byte at a time to a mebibyte: as chunks of HTTP, and as writes that end anywhere."""
+    for size in SIZES:
+        random = Random(size)
+        events = b"".join(b"data: %b\n\n" % random.randbytes(40).hex().encode() for _ in range(8))
+        # Every byte that is no line end may occur in an event.
+        events += b"data: " + bytes(byte for byte in range(256) if byte not in b"\r\n") + b"\n\n"
+        stream = events + b"data: " + b"x" * (2 * size if size > 1000 else 0) + b"\n\ndata: [DONE]\n\n"
+        cut = [stream[at : at + size] for at in range(0, len(stream), size)]
+        if framing == "chunks":
+            pieces = [HEAD, *(b"%x\r\n%b\r\n" % (len(part), part) for part in cut), b"0\r\n\r\n"]
+        else:
+            pieces = [HEAD.replace(b"transfer-encoding: chunked\r\n", b"connection: close\r\n"), *cut]
+        async with engine_that_writes(world, *pieces):
+            assert (await http.post("/generate", json={"stream": True})).content == stream, size
+
+
+@pytest.mark.usefixtures("server")
+async def test_a_long_answer_is_the_same_and_no_json_is_a_502(world: Plane, http: httpx.AsyncClient) -> None:
+    for begin in (b" \r\n", b"{", b"<"):
+        rest = b"[" + b"1," * 2**17 + b"1]"
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        async with engine_that_writes(world, head % (len(begin) + len(rest)) + begin, rest):
+            answer = await http.post("/generate", json={"text": "x"})
+            if begin == b"<":
+                assert answer.status_code == 502
+            else:
+                assert (answer.status_code, answer.content == begin + rest) == (200, True)
+
+
+# --- slow callers -----------------------------------------------------------------------
+
+BLOCK = 2**16
+MOST_HELD = 2**21
+"""Bytes of Python's that a stream with a stalled caller may take: what the gateway keeps at most for either
+side, and what asyncio reads at once. The kernel's buffers come on top, of which nobody has more."""
+
+
+@define
+class EndlessEngine:
+    """Streams events as fast as they are taken, until told to end."""
+
+    sent: int = 0
+    ending: bool = False
+    aborts: int = 0
+    gone: asyncio.Event = field(factory=asyncio.Event)
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (await reader.readuntil(b"\r\n\r\n")).split()[1] == b"/abort_request":
+            self.aborts += 1
+            self.ending = True
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            return
+        event = b"data: " + b"x" * (BLOCK - 8) + b"\n\n"
+        writer.write(HEAD)
+        with suppress(ConnectionError):
+            while not self.ending:
+                writer.write(b"%x\r\n%b\r\n" % (len(event), event))
+                await writer.drain()
+                self.sent += BLOCK
+            writer.write(b"0\r\n\r\n")
+            await writer.drain()
+        writer.close()
+        self.gone.set()
+
+    async def stalled(self) -> None:
+        """Return when nothing more is taken."""
+        sent = -1
+        async with asyncio.timeout(10):
+            while sent < self.sent or not sent:
+                sent = self.sent
+                await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def endless_engine(world: Plane) -> AsyncGenerator[EndlessEngine]:
+    engine = EndlessEngine()
+    server = await asyncio.start_server(engine.handle, "127.0.0.1", 0)
+    async with server:
+        world.publish(urls=[f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"], generation=2)
+        yield engine
+        engine.ending = True
+
+
+@pytest.fixture
+async def patient() -> AsyncIterator[Plane]:
+    async with plane(CRITIC, settings=GatewaySettings(request_timeout_s=30.0)) as running:
+        yield running
+
+
+@pytest.mark.usefixtures("server")
+async def test_a_caller_that_does_not_read_stops_its_engine_and_memory_is_bounded(patient: Plane) -> None:
+    async with endless_engine(patient) as engine:
+        tracemalloc.start()
+        try:
+            caller = await Caller.post(patient, "/generate", {"text": "x", "stream": True})
+            await engine.stalled()
+            held = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert held < MOST_HELD
+        before = engine.sent
+        taken = 0
+        while taken < before + 4 * BLOCK:
+            taken += len(await caller.reader.readexactly(BLOCK))
+        assert engine.sent > before, "it goes on as the caller does"
+        engine.ending = True
+        tail = b""
+        async with asyncio.timeout(10):
+            while not tail.endswith(b"\n\n\r\n0\r\n\r\n"):
+                tail = (tail + await caller.reader.read(BLOCK))[-16:]
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("how", ["leaves", "half-closes", "is late"])
+async def test_a_caller_that_does_not_read_holds_its_engine_no_longer_than_any(
+    world: Plane, patient: Plane, how: str
+) -> None:
+    """The gateway waits for room to write, which never comes: leaving and the deadline end that, too."""
+    gateway = world if how == "is late" else patient
+    async with endless_engine(gateway) as engine, httpx.AsyncClient(base_url=gateway.url) as http:
+        caller = await Caller.post(gateway, "/generate", {"text": "x", "stream": True})
+        await engine.stalled()
+        assert await metric(http, "rolecall_gateway_in_flight") == 1 or how == "is late"
+        if how == "leaves":
+            caller.leave()
+        elif how == "half-closes":
+            caller.writer.write_eof()
+        await asyncio.wait_for(engine.gone.wait(), 5)
+        await in_flight_is(http, 0)
+        assert engine.aborts
+        status = 504 if how == "is late" else 499
+        ended = f'rolecall_gateway_requests_total{{model="m",role="critic",status="{status}"}}'
+        assert await metric(http, ended) == 1
+        caller.leave()
+
+
 # --- failures ---------------------------------------------------------------------------
 
 
@@ -161,9 +314,11 @@ async def test_bytes_are_the_same_however_they_are_cut(world: Plane, http: httpx
         [],
         [HEAD],
         [HEAD, b"0\r\n\r\n"],
+        [HEAD, b"4\r\ndata\r\n", b"7\r\n: {}\r\n\n\r\n"[:9]],
+        [HEAD, b"8\r\ndata: 1\n\r\n0\r\n\r\n"],
         [b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"],
     ],
-    ids=["no head", "head only", "no event", "no stream"],
+    ids=["no head", "head only", "no event", "part of an event", "an event without end", "no stream"],
 )
 async def test_a_failure_before_the_first_event_is_a_502(
     world: Plane, http: httpx.AsyncClient, pieces: list[bytes]
@@ -175,6 +330,7 @@ async def test_a_failure_before_the_first_event_is_a_502(
     await in_flight_is(http, 0)
 
 
+@pytest.mark.usefixtures("server")
 async def test_a_failure_after_the_first_event_never_looks_like_the_end(
     world: Plane, http: httpx.AsyncClient
 ) -> None:
@@ -188,6 +344,42 @@ async def test_a_failure_after_the_first_event_never_looks_like_the_end(
     assert await metric(http, 'rolecall_gateway_requests_total{model="m",role="critic",status="502"}') == 1
 
 
+async def test_an_engine_that_ends_its_side_in_mid_stream_is_a_failure(
+    world: Plane, http: httpx.AsyncClient
+) -> None:
+    async with engine_that_writes(world, HEAD, b"9\r\ndata: 1\n\n\r\n"):
+        caller = await Caller.post(world, "/generate", {"text": "x", "stream": True})
+        answer = await caller.rest()
+        assert answer.endswith(b"data: 1\n\n\r\n")
+    await in_flight_is(http, 0)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
+async def test_a_deadline_before_the_first_event_is_a_504_and_aborts(
+    world: Plane, http: httpx.AsyncClient, stream: bool
+) -> None:
+    engine = world.engines[0]
+    engine.behaviour.stuck = True
+    response = await http.post("/generate", json={"text": "x", "stream": stream})
+    assert response.status_code == 504
+    await asyncio.wait_for(engine.until_running(0), 5)
+    assert set(engine.aborts) == {engine.received[0].payload["rid"]}
+    await in_flight_is(http, 0)
+
+
+async def test_after_a_deadline_a_request_counts_until_its_engine_confirms(
+    world: Plane, http: httpx.AsyncClient
+) -> None:
+    async with engine_that_writes(world, HEAD, b"9\r\ndata: 1\n\n\r\n", hold=True) as paths:
+        caller = await Caller.post(world, "/generate", {"text": "x", "stream": True})
+        await caller.rest()
+        assert await metric(http, "rolecall_gateway_in_flight") == 1
+        assert b"/abort_request" in paths
+        await in_flight_is(http, 0)
+        assert paths.count(b"/generate") == 1
+
+
+@pytest.mark.usefixtures("server")
 async def test_a_deadline_in_mid_stream_cuts_and_aborts(world: Plane, http: httpx.AsyncClient) -> None:
     engine = world.engines[0]
     engine.behaviour.gate = asyncio.Event()
@@ -204,8 +396,9 @@ async def test_a_deadline_in_mid_stream_cuts_and_aborts(world: Plane, http: http
 
 @pytest.mark.parametrize("path", ["/generate", "/v1/chat/completions"])
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
+@pytest.mark.parametrize("how", ["leaves", "half-closes"])
 async def test_a_caller_that_leaves_takes_its_work_at_the_engine_with_it(
-    world: Plane, http: httpx.AsyncClient, path: str, stream: bool
+    world: Plane, http: httpx.AsyncClient, path: str, stream: bool, how: str
 ) -> None:
     engine = world.engines[0]
     engine.behaviour.stuck = not stream
@@ -215,7 +408,10 @@ async def test_a_caller_that_leaves_takes_its_work_at_the_engine_with_it(
     if stream:
         await caller.first_event()
     assert await metric(http, "rolecall_gateway_in_flight") == 1
-    caller.leave()
+    if how == "leaves":
+        caller.leave()
+    else:
+        caller.writer.write_eof()
     await asyncio.wait_for(engine.until_running(0), 5)
     assert set(engine.aborts) == {engine.received[0].payload["rid"]}
     await in_flight_is(http, 0)

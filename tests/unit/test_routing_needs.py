@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 
 import httpx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rolecall.api import (
     ROLECALL_API,
@@ -31,6 +33,10 @@ FLEET = snapshot_of({"m": model_entry("m", ["http://h:1", "http://h:2"])}, polic
 ID = EngineId("m/replica-0")
 
 
+def incarnation(generation: int, engine: str = ID) -> Candidate:
+    return Candidate(engine_id=EngineId(engine), base_url="http://h", generation=generation)
+
+
 class First:
     """Always the first; keeps what it was told."""
 
@@ -43,7 +49,7 @@ class First:
 
     def select(self, candidates: Sequence[Candidate], request: RoutingRequest) -> Candidate:
         self.prompts.append(request.prompt)
-        self.loads.append([candidate.in_flight for candidate in candidates])
+        self.loads.append([request.load.at(candidate) for candidate in candidates])
         return candidates[0]
 
 
@@ -64,7 +70,7 @@ def test_a_policy_that_asks_for_nothing_is_told_nothing() -> None:
     resolver = RouteResolver(First)
     for _ in range(2):
         target = resolver.resolve(FLEET, payload={"text": "hello"})
-        resolver.in_flight.sent(target.engine_id, target.generation)
+        resolver.in_flight.sent(target.model, target.engine_id, target.generation)
     assert First.prompts == [None, None]
     assert First.loads == [[0, 0], [0, 0]]
 
@@ -74,7 +80,7 @@ def test_load_is_what_was_sent_and_not_settled() -> None:
     settle: list[Callable[[], None]] = []
     for _ in range(3):
         target = resolver.resolve(FLEET)
-        settle.append(resolver.in_flight.sent(target.engine_id, target.generation))
+        settle.append(resolver.in_flight.sent(target.model, target.engine_id, target.generation))
     settle[0]()
     resolver.resolve(FLEET)
     assert First.loads == [[0, 0], [1, 0], [2, 0], [2, 0]]
@@ -82,16 +88,41 @@ def test_load_is_what_was_sent_and_not_settled() -> None:
 
 def test_what_an_engine_left_undone_does_not_burden_its_next_incarnation() -> None:
     counts = InFlight()
-    settled = counts.sent(ID, 1)
-    assert (counts.at(ID, 1), counts.at(ID, 2)) == (1, 0)
+    load = counts.of("m")
+    settled = counts.sent("m", ID, 1)
+    assert (load.at(incarnation(1)), load.at(incarnation(2)), load.total) == (1, 0, 1)
     settled()
-    assert counts.at(ID, 1) == 0
+    settled()
+    assert (load.at(incarnation(1)), load.total) == (0, 0), "told twice is told once"
 
 
 def test_a_router_burdens_no_engine() -> None:
     counts = InFlight()
-    counts.sent(None, None)()
-    assert counts.at(ID, 1) == 0
+    counts.sent("m", None, None)()
+    assert counts.of("m").total == 0
+
+
+def test_models_do_not_burden_each_other() -> None:
+    counts = InFlight()
+    counts.sent("other", ID, 1)
+    assert (counts.of("m").total, counts.of("m").at(incarnation(1))) == (0, 0)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 2), st.booleans()), max_size=40))
+def test_load_always_returns_to_zero(requests: list[tuple[int, int, bool]]) -> None:
+    """Whatever the order in which requests are sent and settled, once or twice."""
+    counts = InFlight()
+    load = counts.of("m")
+    under_way: list[Callable[[], None]] = []
+    for replica, generation, settle in requests:
+        under_way.append(counts.sent("m", EngineId(f"m/replica-{replica}"), generation))
+        if settle:
+            under_way[len(under_way) // 2]()
+    for settled in under_way:
+        settled()
+    assert load.total == 0
+    assert not any(load.at(incarnation(g, f"m/replica-{r}")) for r in range(4) for g in (1, 2))
 
 
 # --- the prompt -------------------------------------------------------------------------

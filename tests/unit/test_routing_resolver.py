@@ -77,7 +77,7 @@ def snapshot(**changes: Any) -> Snapshot:
         ({"model": "org/code"}, "code"),
         ({"route_key": "code-data"}, "code"),
         ({"model": "math", "route_key": "code-data"}, "math"),
-        ({"model": "math", "route_key": "nonsense"}, "math"),
+        ({"model": "org/code", "route_key": "code-data"}, "code"),
     ],
 )
 def test_a_model_wins_over_a_route_key_over_the_default(selectors: dict[str, Any], model: str) -> None:
@@ -98,6 +98,8 @@ def test_a_model_wins_over_a_route_key_over_the_default(selectors: dict[str, Any
         ({"model": "math "}, "model", "unknown"),
         ({"route_key": "poetry"}, "route_key", "unknown"),
         ({"route_key": "math"}, "route_key", "unknown"),
+        ({"model": "math", "route_key": "nonsense"}, "route_key", "knows: code-data"),
+        ({"model": "maths", "route_key": "nonsense"}, "model", "did you mean 'math'"),
     ],
 )
 def test_a_wrong_selector_is_the_callers_fault(selectors: dict[str, Any], field: str, said: str) -> None:

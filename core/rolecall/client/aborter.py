@@ -26,8 +26,7 @@ from typing import cast
 
 from attrs import frozen
 
-from rolecall.client.exchange import Exchange
-from rolecall.client.transport import ConnectError, Outgoing, Transport
+from rolecall.client.transport import ConnectError, Exchange, Outgoing, Transport
 from rolecall.errors import PayloadError, UpstreamError
 
 _log = logging.getLogger(__name__)

@@ -7,8 +7,12 @@ from typing import Any, cast
 
 import msgspec
 
+from rolecall.interfaces.token_ids import TokenIds
+
 
 def _plain(value: object) -> object:
+    if isinstance(value, TokenIds):
+        return msgspec.Raw(value.text)
     if isinstance(value, Mapping):
         return dict(cast("Mapping[str, Any]", value))
     # NumPy arrays and scalars, without importing NumPy.
@@ -30,7 +34,7 @@ def encode(value: object) -> bytes:
     return _encoder.encode(value)
 
 
-def decode(text: bytes) -> Any:
+def decode(text: bytes | msgspec.Raw) -> Any:
     """Parse JSON.
 
     Raises:

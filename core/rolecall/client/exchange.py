@@ -1,32 +1,30 @@
-"""Exchange: one request to one engine, from sending to the engine's end of it.
+"""An exchange over any transport that can send: every step runs in a task of its own.
 
-Every step runs in a task of its own. A caller that stops waiting (deadline, disconnect, cancellation)
-therefore cuts nothing: the exchange goes on without it and is handed to the aborter
-(:mod:`rolecall.client.aborter`), which tells the engine to stop and reads on until the engine *has*
-stopped. Cutting the connection instead would lose the only proof of that.
-
-Every exchange ends in one of two ways: read to its end and closed, or abandoned.
+So whoever stops waiting for a step does not end it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from rolecall.client.transport import Incoming, Outgoing, Transport
+from rolecall.client.transport import Incoming, Outgoing, Take
 from rolecall.errors import UpstreamError
 
 _T = TypeVar("_T")
 
 
-class Exchange:
-    """One POST and its answer; used by one caller at a time.
+class Sends(Protocol):
+    """The part of a transport that is needed here."""
 
-    ended: the engine has finished with the request, by the end of its answer or of the connection.
-    """
+    async def send(self, request: Outgoing) -> Incoming: ...
 
-    def __init__(self, transport: Transport, request: Outgoing) -> None:
+
+class SentExchange:
+    """Implements :class:`~rolecall.client.transport.Exchange`; sends when it is opened."""
+
+    def __init__(self, transport: Sends, request: Outgoing) -> None:
         self._transport = transport
         self._request = request
         self._incoming: Incoming | None = None
@@ -39,31 +37,21 @@ class Exchange:
         return self._request.url
 
     async def open(self) -> Incoming:
-        """Send, and return the head of the answer.
-
-        Raises:
-            UpstreamError: see :meth:`Transport.send`.
-        """
         return await self._run(self._open())
 
     async def next_chunk(self) -> bytes:
-        """Return the next piece of the body, empty at its end.
-
-        Raises:
-            UpstreamError: the connection broke.
-        """
         return await self._run(self._next())
 
-    async def read(self) -> bytes:
-        """Return the rest of the body.
+    async def pour(self, take: Take) -> bool:
+        while chunk := await self.next_chunk():
+            if not take(chunk):
+                return False
+        return True
 
-        Raises:
-            UpstreamError: the connection broke.
-        """
+    async def read(self) -> bytes:
         return await self._run(self._read())
 
     async def finish(self) -> None:
-        """Read on and throw away until the engine has ended; a broken connection is an end, too."""
         try:
             if self._step is not None:
                 await self._step
@@ -74,7 +62,6 @@ class Exchange:
             pass  # The engine let go of the request: all that is asked here.
 
     async def aclose(self) -> None:
-        """Cut what still runs. Repeats do nothing."""
         if self._step is not None and not self._step.done():
             self._step.cancel()
             await asyncio.wait({self._step})

@@ -23,7 +23,8 @@ from functools import cache
 
 import httpx
 
-from rolecall.client.transport import ConnectError, Headers, Incoming, Outgoing
+from rolecall.client.exchange import SentExchange
+from rolecall.client.transport import ConnectError, Exchange, Headers, Incoming, Outgoing
 from rolecall.errors import UpstreamError
 
 _POOL_CONNECTIONS = 8
@@ -70,6 +71,9 @@ class HttpxTransport:
         pool = _Pool(client)
         self._pools.append(pool)
         return pool
+
+    def begin(self, request: Outgoing) -> Exchange:
+        return SentExchange(self, request)
 
     async def send(self, request: Outgoing) -> Incoming:
         await self._turns.acquire()

@@ -16,19 +16,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar
-from uuid import uuid4
+from typing import Any, TypedDict, TypeVar
 
 from attrs import frozen
 
 from rolecall.client.aborter import Abandoned, Aborter, rids_in
 from rolecall.client.codec import decode, encode
-from rolecall.client.exchange import Exchange
-from rolecall.client.httpx_transport import HttpxTransport
+from rolecall.client.http1_transport import Http1Transport
+from rolecall.client.request_ids import unique_id
+from rolecall.client.retry_after import retry_after_s
 from rolecall.client.snapshot_reader import HttpSnapshotReader
 from rolecall.client.sse import DONE, SseParser
-from rolecall.client.transport import Incoming, Outgoing, Transport, media_type
+from rolecall.client.transport import Exchange, Head, Outgoing, Transport, header, media_type
 from rolecall.discovery.source import SnapshotSource
 from rolecall.errors import DeadlineError, PayloadError, UpstreamError, UpstreamStatusError
 from rolecall.interfaces.routing_policy import RoutingPolicy
@@ -36,7 +35,9 @@ from rolecall.plugins.blocking import entries_of_environment
 from rolecall.plugins.host import PluginHost
 from rolecall.plugins.kinds import PluginKind
 from rolecall.plugins.trace import traced_by_environment
+from rolecall.routing.admitted import admitted
 from rolecall.routing.fresh import resolve_fresh
+from rolecall.routing.replica_slots import ReplicaSlots
 from rolecall.routing.resolver import AFFINITY_HEADER, RouteResolver, Target
 from rolecall.routing.standing import is_routable
 from rolecall.routing.through_router import check_fields, engines_behind
@@ -52,8 +53,7 @@ _OPENAI_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens",
 _T = TypeVar("_T")
 
 
-@frozen(kw_only=True)
-class _Selectors:
+class _Selectors(TypedDict):
     model: str | None
     route_key: str | None
     affinity_key: str | None
@@ -79,11 +79,41 @@ class _Call:
             async with limit:
                 return await step
         except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise DeadlineError(
-                f"request {self.request_id} passed its deadline; {self.target.base_url} was told to abort it"
-            ) from error
+            raise (self.late() if limit.expired() else error) from error
+
+    def late(self) -> DeadlineError:
+        return DeadlineError(
+            f"request {self.request_id} passed its deadline; {self.target.base_url} was told to abort it"
+        )
+
+
+@frozen
+class _Guarded:
+    """Whatever ends the block, the exchange is closed, or handed to the aborter if it still runs."""
+
+    call: _Call
+    source: SnapshotSource
+    aborter: Aborter
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        call, source = self.call, self.source
+        if kind is not None:
+            source.drop()
+        if call.exchange.ended:
+            call.settled()
+            await call.exchange.aclose()
+            return
+        abandoned = Abandoned(
+            exchange=call.exchange,
+            base_url=call.target.base_url,
+            rids=call.rids,
+            engines=lambda: engines_behind(source.known(), call.target),
+            routable=lambda: is_routable(source.known(), call.target),
+        )
+        self.aborter.abandon(abandoned, settled=call.settled)
 
 
 class InferenceClient:
@@ -99,6 +129,9 @@ class InferenceClient:
     max_concurrency: requests under way at once; more wait, without using up any connect time.
     timeout_s: deadline of calls that give none.
     ttl_s: how long a snapshot is trusted without asking.
+    max_in_flight_per_replica: requests of this client at one replica; more wait within their deadline.
+    discovery_patience_s: how long the gateway may be away, e.g. because it is started again, before a request
+        that needs discovery fails; its deadline may end it earlier.
     """
 
     def __init__(
@@ -111,6 +144,8 @@ class InferenceClient:
         max_concurrency: int = 1024,
         timeout_s: float = 600.0,
         ttl_s: float = 1.0,
+        max_in_flight_per_replica: int | None = None,
+        discovery_patience_s: float = 60.0,
         transport: Transport | None = None,
         control: Transport | None = None,
     ) -> None:
@@ -118,12 +153,15 @@ class InferenceClient:
         self._timeout_s = timeout_s
         self._given = policy
         self._resolver = None if policy is None else RouteResolver(policy)
-        self._transport = transport or HttpxTransport(max_concurrency=max_concurrency)
-        control = control or HttpxTransport(max_concurrency=_CONTROL_CONCURRENCY)
+        self._transport = transport or Http1Transport(max_concurrency=max_concurrency)
+        control = control or Http1Transport(max_concurrency=_CONTROL_CONCURRENCY)
         self._source = SnapshotSource(
-            HttpSnapshotReader(control, self.base_url, token=token), role=role, ttl_s=ttl_s
+            HttpSnapshotReader(control, self.base_url, token=token, patience_s=discovery_patience_s),
+            role=role,
+            ttl_s=ttl_s,
         )
         self._aborter = Aborter(control)
+        self._slots = ReplicaSlots(max_in_flight_per_replica)
 
     async def __aenter__(self) -> InferenceClient:
         return self
@@ -226,8 +264,14 @@ class InferenceClient:
             RequestError: as the unary call, also in the middle; what was yielded stays valid.
         """
         selectors = _Selectors(model=model, route_key=route_key, affinity_key=affinity_key)
-        call = await self._begin(GENERATE_PATH, {**payload, "stream": True}, selectors, timeout_s)
-        async with self._guarded(call):
+        deadline = self._deadline(timeout_s)
+        limit = asyncio.timeout_at(deadline)
+        try:
+            async with limit:
+                call = await self._begin(GENERATE_PATH, {**payload, "stream": True}, selectors, deadline)
+        except TimeoutError as error:
+            raise (self._late(None) if limit.expired() else error) from error
+        async with _Guarded(call, self._source, self._aborter):
             incoming = await call.wait(call.exchange.open())
             if incoming.status != 200:
                 raise _status_error(call, incoming, await call.wait(call.exchange.read()))
@@ -244,6 +288,11 @@ class InferenceClient:
             if not done:
                 raise UpstreamError(f"{call.exchange.url} broke its stream off")
 
+    @property
+    def queued(self) -> int:
+        """Requests that wait because their replica has as many of this client's as it may have."""
+        return sum(self._slots.queued.values())
+
     async def aclose(self) -> None:
         """Settle abandoned requests for a moment, then close all connections. Repeats do nothing."""
         await self._aborter.aclose()
@@ -255,42 +304,42 @@ class InferenceClient:
     async def _ask(
         self, path: str, payload: Mapping[str, Any], selectors: _Selectors, timeout_s: float | None
     ) -> Any:
-        call = await self._begin(path, payload, selectors, timeout_s)
-        async with self._guarded(call):
-            incoming = await call.wait(call.exchange.open())
-            body = await call.wait(call.exchange.read())
-            if incoming.status != 200:
-                raise _status_error(call, incoming, body)
-            try:
-                return decode(body)
-            except ValueError as error:
-                raise UpstreamError(f"{call.exchange.url} answered no JSON: {error}") from error
+        deadline = self._deadline(timeout_s)
+        limit = asyncio.timeout_at(deadline)
+        call = None
+        try:
+            async with limit:
+                call = await self._begin(path, payload, selectors, deadline)
+                async with _Guarded(call, self._source, self._aborter):
+                    incoming = await call.exchange.open()
+                    body = await call.exchange.read()
+                    return _answer(call, incoming, body)
+        except TimeoutError as error:
+            raise (self._late(call) if limit.expired() else error) from error
+
+    def _deadline(self, timeout_s: float | None) -> float:
+        return asyncio.get_running_loop().time() + (self._timeout_s if timeout_s is None else timeout_s)
+
+    def _late(self, call: _Call | None) -> DeadlineError:
+        if call is not None:
+            return call.late()
+        self._source.drop()
+        return DeadlineError("a request passed its deadline before it was sent: discovery gave no answer")
 
     async def _begin(
-        self, path: str, payload: Mapping[str, Any], selectors: _Selectors, timeout_s: float | None
+        self, path: str, payload: Mapping[str, Any], selectors: _Selectors, deadline: float
     ) -> _Call:
-        deadline = asyncio.get_running_loop().time() + (self._timeout_s if timeout_s is None else timeout_s)
-        request_id = uuid4().hex
+        request_id = unique_id()
         body = {"rid": request_id, **payload}
-        rids = rids_in(body)
+        rids = rids_in(body) if "rid" in payload else (request_id,)
         headers = [
             (b"content-type", b"application/json"),
             (b"accept-encoding", b"identity"),
             (b"x-request-id", request_id.encode()),
         ]
-        if selectors.affinity_key is not None:
-            headers.append((AFFINITY_HEADER.lower().encode(), encode_affinity(selectors.affinity_key)))
-        try:
-            async with asyncio.timeout_at(deadline):
-                target = await self.resolve(
-                    model=selectors.model,
-                    route_key=selectors.route_key,
-                    affinity_key=selectors.affinity_key,
-                    payload=payload,
-                )
-        except TimeoutError as error:
-            self._source.drop()
-            raise DeadlineError(f"request {request_id} passed its deadline before it was sent") from error
+        if (key := selectors["affinity_key"]) is not None:
+            headers.append((AFFINITY_HEADER.lower().encode(), encode_affinity(key)))
+        target = await self.resolve(**selectors, payload=payload)
         if path == CHAT_PATH:
             body["model"] = target.served_model_name
         resolver = self._resolver
@@ -298,38 +347,15 @@ class InferenceClient:
         if not check_fields(resolver.policy, target, path, body):
             rids = ()
         request = Outgoing(method="POST", url=target.base_url + path, headers=headers, body=_encoded(body))
+        settled = await admitted(self._slots, resolver.in_flight, self._source, target)
         return _Call(
             target=target,
             request_id=request_id,
             rids=rids,
-            exchange=Exchange(self._transport, request),
+            exchange=self._transport.begin(request),
             deadline=deadline,
-            settled=resolver.in_flight.sent(target.engine_id, target.generation),
+            settled=settled,
         )
-
-    @asynccontextmanager
-    async def _guarded(self, call: _Call) -> AsyncGenerator[None]:
-        """Whatever ends the block, the exchange is closed, or handed to the aborter if it still runs."""
-        try:
-            yield
-        except BaseException:
-            self._source.drop()
-            raise
-        finally:
-            if call.exchange.ended:
-                call.settled()
-                await call.exchange.aclose()
-            else:
-                self._aborter.abandon(
-                    Abandoned(
-                        exchange=call.exchange,
-                        base_url=call.target.base_url,
-                        rids=call.rids,
-                        engines=lambda: engines_behind(self._source.known(), call.target),
-                        routable=lambda: is_routable(self._source.known(), call.target),
-                    ),
-                    settled=call.settled,
-                )
 
 
 def encode_affinity(key: str) -> bytes:
@@ -353,10 +379,22 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
         raise PayloadError(f"payload: {error}", field="payload") from error
 
 
-def _status_error(call: _Call, incoming: Incoming, body: bytes) -> UpstreamStatusError:
+def _answer(call: _Call, incoming: Head, body: bytes) -> Any:
+    if incoming.status != 200:
+        raise _status_error(call, incoming, body)
+    try:
+        return decode(body)
+    except ValueError as error:
+        raise UpstreamError(f"{call.exchange.url} answered no JSON: {error}") from error
+
+
+def _status_error(call: _Call, incoming: Head, body: bytes) -> UpstreamStatusError:
     shown = body[:200].decode("utf-8", "replace")
     return UpstreamStatusError(
-        incoming.status, body, f"{call.exchange.url} answered {incoming.status}: {shown}"
+        incoming.status,
+        body,
+        f"{call.exchange.url} answered {incoming.status}: {shown}",
+        retry_after_s=retry_after_s(header(incoming.headers, b"retry-after")),
     )
 
 

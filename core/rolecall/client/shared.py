@@ -25,6 +25,7 @@ async def shared_client(
     token: str | None = None,
     max_concurrency: int = 1024,
     timeout_s: float = 600.0,
+    max_in_flight_per_replica: int | None = None,
 ) -> InferenceClient:
     """Return the running loop's client for a gateway; the same arguments give the same client.
 
@@ -32,7 +33,7 @@ async def shared_client(
     don't close it.
     """
     shelf = _shelves.setdefault(asyncio.get_running_loop(), {})
-    key = (base_url.rstrip("/"), policy, role, token, max_concurrency, timeout_s)
+    key = (base_url.rstrip("/"), policy, role, token, max_concurrency, timeout_s, max_in_flight_per_replica)
     if key not in shelf:
         client = InferenceClient(
             base_url,
@@ -41,6 +42,7 @@ async def shared_client(
             token=token,
             max_concurrency=max_concurrency,
             timeout_s=timeout_s,
+            max_in_flight_per_replica=max_in_flight_per_replica,
         )
         closing = _close_at_end(client, shelf, key)
         shelf[key] = (client, closing)

@@ -12,19 +12,55 @@ from rolecall.errors import RegistryUnavailableError, UpstreamError
 _READ_S = 10.0
 """How long a read may take beyond the wait it asked for."""
 
+_PAUSE_FIRST_S = 0.1
+_PAUSE_MOST_S = 2.0
+
+_AWAY = frozenset({502, 503, 504})
+"""What a front answers while no gateway is behind it."""
+
+_UNROUTED = 404
+"""What a front answers that has just started and was not yet told what is behind it."""
+
+
+class _Away(RegistryUnavailableError):
+    """The gateway is not there now; it may be in a moment."""
+
 
 class HttpSnapshotReader:
     """A :class:`~rolecall.discovery.registry.SnapshotReader` on ``{base_url}/engines``.
 
     Conditional: what is known comes back as 304. Owns the transport it is given.
+
+    patience_s: how long a gateway may be away, as one that is started again is, before a read fails; it is
+        asked again meanwhile, since a read may be repeated.
     """
 
-    def __init__(self, transport: Transport, base_url: str, *, token: str | None = None) -> None:
+    def __init__(
+        self, transport: Transport, base_url: str, *, token: str | None = None, patience_s: float = 0.0
+    ) -> None:
         self._transport = transport
         self._url = f"{base_url}/engines"
         self._token = token
+        self._patience_s = patience_s
+        self._answered = False
 
     async def read(self, etag: str | None, wait_s: float) -> Published | None:
+        loop = asyncio.get_running_loop()
+        started, pause_s = loop.time(), _PAUSE_FIRST_S
+        while True:
+            try:
+                return await self._read(etag, wait_s)
+            except _Away as error:
+                if loop.time() + pause_s > started + self._patience_s:
+                    if not self._patience_s:
+                        raise
+                    raise RegistryUnavailableError(
+                        f"{error}; asked again for {loop.time() - started:.0f} s"
+                    ) from error
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_MOST_S)
+
+    async def _read(self, etag: str | None, wait_s: float) -> Published | None:
         query: dict[str, str] = {}
         if wait_s > 0:
             query["wait_s"] = str(wait_s)
@@ -40,9 +76,9 @@ class HttpSnapshotReader:
                 finally:
                     await incoming.aclose()
         except TimeoutError as error:
-            raise RegistryUnavailableError(f"{self._url} does not answer") from error
+            raise _Away(f"{self._url} does not answer") from error
         except UpstreamError as error:
-            raise RegistryUnavailableError(f"discovery can't be read: {error}") from error
+            raise _Away(f"discovery can't be read: {error}") from error
         return self._published(incoming, body)
 
     def _headers(self, etag: str | None) -> Headers:
@@ -58,8 +94,11 @@ class HttpSnapshotReader:
             return None
         if incoming.status != 200:
             shown = body[:200].decode("utf-8", "replace")
-            raise RegistryUnavailableError(f"{self._url} answered {incoming.status}: {shown}")
-        etag = (header(incoming.headers, b"etag") or b"").decode("latin-1").strip('"')
+            away = incoming.status in _AWAY or (incoming.status == _UNROUTED and self._answered)
+            kind = _Away if away else RegistryUnavailableError
+            raise kind(f"{self._url} answered {incoming.status}: {shown}")
+        self._answered = True
+        etag = (header(incoming.headers, b"etag") or b"").decode("latin-1").removeprefix("W/").strip('"')
         try:
             return Published(etag=etag, body=body.decode())
         except UnicodeDecodeError as error:

@@ -15,7 +15,10 @@ class SseParser:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the data of the events that ``chunk`` completes."""
+        half_end = self._rest.endswith(b"\r")
         self._rest += chunk
+        if not half_end and b"\n" not in chunk and b"\r" not in chunk:
+            return []  # looking at all of a long line for each of its pieces would take the square of it
         # A carriage return at the end may be half of a line end: it waits for the next piece.
         held = b"\r" if self._rest.endswith(b"\r") else b""
         text = bytes(self._rest[: len(self._rest) - len(held)])

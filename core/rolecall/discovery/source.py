@@ -8,15 +8,16 @@ Gateways and direct clients route by what this hands out. It reads through a
   costs one call in ``_FOLLOW_WAIT_S``.
 
 However many callers ask at once, one read is under way (two while a forced refresh waits for the one
-before it). A caller that is cancelled doesn't cancel the read that others wait for. A snapshot is
-parsed once per (epoch, revision).
+before it). A caller that is cancelled doesn't cancel the read that others wait for; with the last one the
+read ends. A snapshot is parsed once per (epoch, revision).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from time import monotonic
 
 from rolecall.discovery.registry import Published, SnapshotReader
@@ -34,6 +35,7 @@ class SnapshotSource:
     """Snapshots of one role. Make, use and close it in one event loop.
 
     role: the role the snapshot must be of; None accepts any.
+    released: nobody waits any more, see :meth:`release`.
     """
 
     def __init__(
@@ -53,9 +55,11 @@ class SnapshotSource:
         self._fresh_until = float("-inf")
         self._epoch_since = float("-inf")
         self._flight: asyncio.Task[Snapshot] | None = None
+        self._joined: Counter[asyncio.Task[Snapshot]] = Counter()
         self._follower: asyncio.Task[None] | None = None
         self._following = False
-        self._changed = asyncio.Event()
+        self._waiting: set[asyncio.Timeout] = set()
+        self.released = False
 
     async def current(self) -> Snapshot:
         """Return the snapshot that holds now.
@@ -89,23 +93,52 @@ class SnapshotSource:
         """Return the last snapshot seen, fresh or not, without asking anyone."""
         return self._snapshot
 
-    async def published(self, etag: str | None = None, wait_s: float = 0.0) -> Published | None:
-        """Return the snapshot as it travels, or None if it still is ``etag`` after ``wait_s`` seconds.
+    async def published(self) -> Published:
+        """Return the snapshot that holds now as it travels.
 
         Raises:
             RegistryUnavailableError: it can't be read, or is not valid.
         """
-        deadline = asyncio.get_running_loop().time() + wait_s
-        while True:
-            changed = self._changed
-            snapshot = await self.current()
-            if snapshot.etag != etag:
-                return self._published
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await changed.wait()
-            except TimeoutError:
+        await self.current()
+        assert self._published is not None
+        return self._published
+
+    async def news(
+        self, etag: str, wait_s: float, gone: Callable[[], Awaitable[object]] | None = None
+    ) -> Published | None:
+        """Return the snapshot as it travels once it is not ``etag``, or None after ``wait_s`` seconds.
+
+        ``gone`` is awaited meanwhile: it returns when nobody waits any more, and None is returned.
+
+        Raises:
+            RegistryUnavailableError: it can't be read, or is not valid.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_s
+        while (published := await self.published()).etag == etag:
+            if self.released:
                 return None
+            limit = asyncio.timeout_at(deadline)
+            try:
+                async with limit:
+                    # No task and no future of its own: a thousand may wait. A change ends the time.
+                    self._waiting.add(limit)
+                    try:
+                        await (loop.create_future() if gone is None else gone())
+                    finally:
+                        self._waiting.discard(limit)
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                if loop.time() < deadline:
+                    continue
+            return None
+        return published
+
+    def release(self) -> None:
+        """Have nobody wait for news any more: who answers them is about to end. Reads go on."""
+        self.released = True
+        self._announce()
 
     def follow(self) -> None:
         """Keep a long poll open until :meth:`aclose`. Repeats do nothing."""
@@ -144,9 +177,18 @@ class SnapshotSource:
             # Marks the error as seen: every waiter may have left.
             flight.exception()
 
-    @staticmethod
-    async def _join(flight: asyncio.Task[Snapshot]) -> Snapshot:
-        return await asyncio.shield(flight)
+    async def _join(self, flight: asyncio.Task[Snapshot]) -> Snapshot:
+        self._joined[flight] += 1
+        try:
+            return await asyncio.shield(flight)
+        finally:
+            self._joined[flight] -= 1
+            if not self._joined[flight]:
+                del self._joined[flight]
+                if not flight.done():
+                    if self._flight is flight:
+                        self._flight = None  # nobody may join what is being cancelled
+                    flight.cancel()
 
     async def _read(self, wait_s: float) -> Snapshot:
         started = self._clock()
@@ -163,6 +205,8 @@ class SnapshotSource:
         return self._snapshot
 
     def _accept(self, published: Published, started: float) -> None:
+        if self._published is not None and published.etag == self._published.etag:
+            return
         try:
             snapshot = decode_snapshot(published.body)
             if self._role is not None and snapshot.role != self._role:
@@ -179,12 +223,15 @@ class SnapshotSource:
         else:
             self._epoch_since = self._clock()
         self._snapshot = snapshot
-        self._published = published
+        self._published = Published(etag=snapshot.etag, body=published.body)
         self._announce()
 
     def _announce(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        """Have everybody who waits look again."""
+        waiting, self._waiting = self._waiting, set()
+        for limit in waiting:
+            if not limit.expired():
+                limit.reschedule(0.0)
 
     async def _follow(self) -> None:
         pause_s = _RETRY_FIRST_S

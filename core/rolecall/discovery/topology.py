@@ -98,6 +98,11 @@ class RoleTopology:
         self._snapshot: Snapshot | None = None
 
     @property
+    def epoch(self) -> str:
+        """Distinguishes this topology's revisions from those of an earlier incarnation."""
+        return self._epoch
+
+    @property
     def snapshot(self) -> Snapshot | None:
         """The last snapshot, None before the first update."""
         return self._snapshot

@@ -1,4 +1,4 @@
-"""build_gateway: the HTTP front of one role, as a Starlette app.
+"""build_gateway: the HTTP front of one role, as an ASGI app.
 
 The same app for every role: what differs comes from the role's plugin (payloads, more endpoints) and
 from its snapshot. It allocates nothing, wakes nothing and reads no reward. Mounted at ``/{role}`` by
@@ -8,34 +8,37 @@ from its snapshot. It allocates nothing, wakes nothing and reads no reward. Moun
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rolecall.client.aborter import Aborter
-from rolecall.client.httpx_transport import HttpxTransport
+from rolecall.client.http1_transport import Http1Transport
 from rolecall.client.inference_client import CHAT_PATH, GENERATE_PATH
 from rolecall.client.transport import Transport
 from rolecall.discovery.source import SnapshotSource
 from rolecall.errors import PayloadError, PluginContractError, RequestError
-from rolecall.gateway.auth import BearerToken
+from rolecall.gateway.access import Access
+from rolecall.gateway.discovery import ENGINES_PATH, Discovery, query_fields
 from rolecall.gateway.errors import error_response, plain_error
 from rolecall.gateway.forward import Forward, Upstream
 from rolecall.gateway.metrics import GatewayMetrics
+from rolecall.gateway.openapi import STANDARD
 from rolecall.gateway.pages import Pages, RoleGateway
 from rolecall.gateway.paths import path_in
+from rolecall.gateway.scaling import ScalePages, ScalingPort
 from rolecall.gateway.settings import GatewaySettings
 from rolecall.ids import RoleName
 from rolecall.interfaces.role import Endpoint, Role, UpstreamCall
 from rolecall.interfaces.routing_policy import RoutingPolicy
+from rolecall.routing.replica_slots import ReplicaSlots
 from rolecall.routing.resolver import RouteResolver
 
 _log = logging.getLogger(__name__)
@@ -43,6 +46,8 @@ _log = logging.getLogger(__name__)
 _ABORTS_AT_ONCE = 256
 
 _Handler = Callable[[Request], Awaitable[Response]]
+_Endpoint = Forward | Discovery
+"""What is an ASGI app itself."""
 
 
 class ServedRole(Protocol):
@@ -65,18 +70,21 @@ def build_gateway(
     *,
     transport: Transport | None = None,
     control: Transport | None = None,
-) -> Starlette:
+    scaling: ScalingPort | None = None,
+) -> ASGIApp:
     """Return the gateway of one role.
 
     The app owns ``source`` and the transports: its lifespan starts following discovery and, at the
-    end, settles what is abandoned and closes them. ``control`` carries aborts.
+    end, settles what is abandoned and closes them. ``control`` carries aborts. ``scaling`` is the way to the
+    role's scaler, for a role that has its endpoints.
 
     Raises:
         PluginContractError: one of the role's endpoints would hide a standard one or another of its own.
     """
-    transport = transport or HttpxTransport(max_concurrency=settings.max_concurrency)
-    aborter = Aborter(control or HttpxTransport(max_concurrency=_ABORTS_AT_ONCE))
-    metrics = GatewayMetrics(role.name)
+    transport = transport or Http1Transport(max_concurrency=settings.max_concurrency)
+    aborter = Aborter(control or Http1Transport(max_concurrency=_ABORTS_AT_ONCE))
+    slots = ReplicaSlots(settings.max_in_flight_per_replica, settings.max_queued_per_replica)
+    metrics = GatewayMetrics(role.name, lambda: slots.queued)
     upstream = Upstream(
         source=source,
         resolver=RouteResolver(role.policy),
@@ -84,6 +92,7 @@ def build_gateway(
         aborter=aborter,
         metrics=metrics,
         settings=settings,
+        slots=slots,
     )
 
     @asynccontextmanager
@@ -96,21 +105,29 @@ def build_gateway(
             await transport.aclose()
             await source.aclose()
 
-    pages = Pages(source, metrics, settings)
+    pages = Pages(source, metrics)
+    discovery = Discovery(source, settings)
     chat = Forward(upstream, _adapt_chat)
-    standard: list[tuple[str, str, _Handler | Forward]] = [
-        ("POST", GENERATE_PATH, Forward(upstream, role.plugin.adapt_generate)),
-        ("POST", CHAT_PATH, chat),
-        ("POST", CHAT_PATH.removeprefix("/v1"), chat),
-        ("GET", "/v1/models", pages.models),
-        ("GET", "/engines", pages.engines),
-        ("GET", "/health", pages.health),
-        ("GET", "/metrics", pages.metrics),
-    ]
-    token = settings.bearer_token
-    return Starlette(
-        routes=_routes(standard, role.plugin.endpoints(), RoleGateway(role.name, source)),
-        middleware=[Middleware(BearerToken, token=token)] if token is not None else [],
+    forwards = {
+        GENERATE_PATH: Forward(upstream, role.plugin.adapt_generate),
+        CHAT_PATH: chat,
+        CHAT_PATH.removeprefix("/v1"): chat,
+    }
+    handlers: dict[str, _Handler | _Endpoint] = {
+        **forwards,
+        "/v1/models": pages.models,
+        ENGINES_PATH: discovery,
+        "/health": pages.health,
+        "/metrics": pages.metrics,
+    }
+    standard = [(method, path, handlers.pop(path)) for method, path in STANDARD]
+    assert not handlers, "what is served is described"
+    endpoints = role.plugin.endpoints()
+    scale_pages = ScalePages(
+        scaling, max_body_bytes=settings.max_body_bytes, longest_wait_s=settings.max_wait_s
+    )
+    app = Starlette(
+        routes=_routes(standard, endpoints, RoleGateway(role.name, source, scale_pages)),
         exception_handlers={
             RequestError: _on_request_error,
             HTTPException: _on_http_exception,
@@ -118,6 +135,44 @@ def build_gateway(
         },
         lifespan=lifespan,
     )
+    # Its redirects to a path without the last slash would repeat whatever host a request names.
+    app.router.redirect_slashes = False
+    return Access(_Gateway(app, forwards, discovery, endpoints), settings, metrics.refused)
+
+
+class _Gateway:
+    """The whole gateway. Generation goes straight to its forward: Starlette's way there costs as much as the
+    forward itself. So does discovery, for which thousands wait. All else is Starlette's, also these paths
+    with a query that may be of a role's own endpoint."""
+
+    def __init__(
+        self,
+        app: Starlette,
+        forwards: Mapping[str, Forward],
+        discovery: Discovery,
+        endpoints: Sequence[Endpoint],
+    ) -> None:
+        self._app = app
+        self._forwards = forwards
+        self._discovery = discovery
+        at_engines = [endpoint for endpoint in endpoints if endpoint.path == ENGINES_PATH]
+        self._of_role = frozenset(name for endpoint in at_engines for name in endpoint.query)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST" and not scope["query_string"]:
+            forward = self._forwards.get(path_in(scope))
+            if forward is not None:
+                await forward(scope, receive, send)
+                return
+        elif self._is_discovery(scope):
+            await self._discovery(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _is_discovery(self, scope: Scope) -> bool:
+        if scope["type"] != "http" or scope["method"] != "GET" or path_in(scope) != ENGINES_PATH:
+            return False
+        return self._of_role.isdisjoint(query_fields(scope["query_string"]))
 
 
 def _adapt_chat(payload: dict[str, Any]) -> UpstreamCall:
@@ -131,22 +186,32 @@ def _adapt_chat(payload: dict[str, Any]) -> UpstreamCall:
 
 
 def _routes(
-    standard: list[tuple[str, str, _Handler | Forward]], endpoints: Any, gateway: RoleGateway
+    standard: list[tuple[str, str, _Handler | _Endpoint]], endpoints: Any, gateway: RoleGateway
 ) -> list[BaseRoute]:
-    """Return one route a (method, path), choosing among handlers by query where there are several."""
-    table: dict[tuple[str, str], _Choice] = {
-        (method, path): _Choice(default=handler) for method, path, handler in standard
-    }
+    """Return one route a path, choosing among handlers by method, and by query where there are several."""
+    table: dict[str, _Methods] = {}
+    for method, path, handler in standard:
+        table.setdefault(path, _Methods())[method] = _Choice(default=handler)
     for endpoint in endpoints:
-        choice = table.setdefault((endpoint.method.upper(), endpoint.path), _Choice(default=None))
+        methods = table.setdefault(endpoint.path, _Methods())
+        choice = methods.setdefault(endpoint.method.upper(), _Choice(default=None))
         choice.add(endpoint, gateway)
-    return [Route(path, endpoint=choice, methods=[method]) for (method, path), choice in table.items()]
+    return [Route(path, endpoint=methods, methods=list(methods)) for path, methods in table.items()]
+
+
+class _Methods(dict[str, "_Choice"]):
+    """ASGI endpoint: what serves each method of a path. Of a route with these methods, so all others are
+    refused before, with the list of these."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = scope["method"]
+        await self["GET" if method == "HEAD" else method](scope, receive, send)
 
 
 class _Choice:
     """ASGI endpoint: the handler whose query parameters match, else the default."""
 
-    def __init__(self, default: _Handler | Forward | None) -> None:
+    def __init__(self, default: _Handler | _Endpoint | None) -> None:
         self._default = default
         self._by_query: list[tuple[Mapping[str, str], _Handler]] = []
 
@@ -170,13 +235,13 @@ class _Choice:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
         handler = self._chosen(request)
-        if isinstance(handler, Forward):
+        if isinstance(handler, _Endpoint):
             await handler(scope, receive, send)
         else:
             response = await handler(request)
             await response(scope, receive, send)
 
-    def _chosen(self, request: Request) -> _Handler | Forward:
+    def _chosen(self, request: Request) -> _Handler | _Endpoint:
         given = request.query_params
         for query, handler in self._by_query:
             if all(given.get(name) == value for name, value in query.items()):

@@ -6,9 +6,10 @@ Both generation endpoints are this class; they differ in how a body becomes an
 1. the body is read and parsed, its selectors are taken out, the role checks the rest (400, 413);
 2. a target is resolved from the snapshot of that moment, so nothing goes to an engine that discovery
    does not show as READY (400, 503);
-3. the request is sent, once. A failure before the first byte of the answer is an HTTP error (502, 504);
-   later nothing can be told, so the connection is cut and never looks like a complete answer;
-4. a unary answer is checked to be JSON and passed on in one piece; a stream's bytes pass as they come.
+3. the request is sent, once. A failure before the first byte of the answer, or the end of a stream's first
+   event, is an HTTP error (502, 504); later nothing can be told, so the connection is cut and never looks
+   like a complete answer;
+4. a unary answer is checked to be JSON and passed on in one piece; a long one and a stream pass as they come.
 
 However it ends, the exchange is closed, or handed to the aborter while the engine may still be at work.
 """
@@ -17,30 +18,47 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable
-from secrets import token_hex
 from typing import Any
-from uuid import uuid4
 
-from attrs import frozen
+from attrs import field, frozen
 from starlette.types import Receive, Scope, Send
 
 from rolecall.client.aborter import Abandoned, Aborter, rids_in
 from rolecall.client.codec import decode, encode
-from rolecall.client.exchange import Exchange
 from rolecall.client.inference_client import CHAT_PATH
-from rolecall.client.transport import Headers, Incoming, Outgoing, Transport, end_to_end, header, media_type
+from rolecall.client.request_ids import unique_id
+from rolecall.client.transport import (
+    Exchange,
+    Head,
+    Headers,
+    Outgoing,
+    Transport,
+    end_to_end,
+    header,
+    media_type,
+)
 from rolecall.discovery.source import SnapshotSource
-from rolecall.errors import DeadlineError, PayloadError, RequestError, UpstreamError
-from rolecall.gateway.body import JsonBody, is_json, read_body
-from rolecall.gateway.caller import Caller
+from rolecall.errors import (
+    DeadlineError,
+    ModelUnavailableError,
+    PayloadError,
+    RegistryUnavailableError,
+    RequestError,
+    UpstreamError,
+)
+from rolecall.gateway.body import JsonBody, check_names_no_host, is_json, may_be_json, read_body
+from rolecall.gateway.caller import Caller, Newcomers
 from rolecall.gateway.errors import CallerGoneError, error_response
 from rolecall.gateway.metrics import UNRESOLVED, GatewayMetrics
 from rolecall.gateway.paths import path_in
 from rolecall.gateway.settings import GatewaySettings
 from rolecall.interfaces.role import UpstreamCall
+from rolecall.routing.admitted import admitted
 from rolecall.routing.fresh import resolve_fresh
+from rolecall.routing.replica_slots import ReplicaSlots
 from rolecall.routing.resolver import AFFINITY_HEADER, RouteResolver, Target
 from rolecall.routing.standing import is_routable
 from rolecall.routing.through_router import check_fields, engines_behind
@@ -62,7 +80,26 @@ _NOT_FOR_ENGINES = frozenset(
         REQUEST_ID_HEADER,
     }
 )
-_NOT_FOR_CALLERS = frozenset({b"content-length", b"date", b"server", REQUEST_ID_HEADER, ENGINE_HEADER})
+_NOT_FOR_CALLERS = frozenset(
+    {
+        b"alt-svc",  # names another address
+        b"content-length",
+        b"content-location",
+        b"date",
+        b"location",
+        b"server",
+        b"set-cookie",
+        REQUEST_ID_HEADER,
+        ENGINE_HEADER,
+    }
+)
+
+_LONG = 2**16
+"""Bytes from which on an answer, or a stream's first event, is passed as it comes, so that it is nowhere kept
+whole."""
+
+_EVENT_END = re.compile(rb"\n[\r\n]|\r\r")
+"""An empty line: the second of two line ends."""
 
 Adapt = Callable[[dict[str, Any]], UpstreamCall]
 """Checks a body without its selectors and says what to send; raises ``PayloadError``."""
@@ -78,6 +115,8 @@ class Upstream:
     aborter: Aborter
     metrics: GatewayMetrics
     settings: GatewaySettings
+    slots: ReplicaSlots = field(factory=ReplicaSlots)
+    newcomers: Newcomers = field(factory=Newcomers, init=False)
 
 
 @frozen(kw_only=True)
@@ -103,7 +142,8 @@ class Forward:
         self._adapt = adapt
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _Handling(self._upstream, self._adapt, scope, Caller(receive, send)).run()
+        caller = Caller(receive, send, self._upstream.newcomers)
+        await _Handling(self._upstream, self._adapt, scope, caller).run()
 
 
 class _Handling:
@@ -125,7 +165,13 @@ class _Handling:
             await self._serve()
         except RequestError as error:
             self._status = error.status
+            if isinstance(error, ModelUnavailableError) and error.model is not None:
+                self._model = error.model
             await self._fail(error)
+        except Exception:
+            # The server logs it with its traceback; its caller gets an answer if none has begun.
+            await self._fail(RequestError("the gateway failed; its log has the reason"))
+            raise
         except asyncio.CancelledError:
             # A server that cancels a handler does so because its caller has left.
             self._status = CallerGoneError.status
@@ -136,18 +182,14 @@ class _Handling:
     async def _serve(self) -> None:
         settings = self._upstream.settings
         deadline = asyncio.get_running_loop().time() + settings.request_timeout_s
-        try:
-            async with asyncio.timeout_at(deadline):
-                text = await read_body(self._caller.receive, self._headers, settings.max_body_bytes)
-        except TimeoutError as error:
-            raise DeadlineError("the request's body did not arrive in time") from error
-        body = JsonBody(text)
-        async with self._caller.patience(deadline):
-            prepared = await self._prepare(body)
+        with self._caller.patience(deadline) as patience:
+            text = await read_body(self._caller.receive, self._headers, settings.max_body_bytes)
+            patience.watch()
+            prepared = await self._prepare(JsonBody(text))
             await self._exchange(prepared)
 
     async def _fail(self, error: RequestError) -> None:
-        if isinstance(error, UpstreamError | DeadlineError):
+        if isinstance(error, UpstreamError | DeadlineError | RegistryUnavailableError):
             _log.warning("request %s of model %r failed: %s", self._request_id, self._model, error)
         if isinstance(error, CallerGoneError):
             return
@@ -172,6 +214,7 @@ class _Handling:
                 f"stream: must be true or false, found {fields['stream']!r:.80}", field="stream"
             )
         call = self._adapt(fields)
+        check_names_no_host(call.payload)
         target = await resolve_fresh(
             self._upstream.resolver,
             self._upstream.source,
@@ -182,7 +225,7 @@ class _Handling:
         )
         self._model = target.model
         # Unique even if the caller repeats its request id, and no prefix of another: engines abort by prefix.
-        payload = {"rid": f"{self._request_id}.{token_hex(4)}", **call.payload}
+        payload = {"rid": f"{self._request_id}.{unique_id()}", **call.payload}
         if call.path == CHAT_PATH:
             payload["model"] = target.served_model_name
         rids = rids_in(payload)
@@ -213,15 +256,15 @@ class _Handling:
 
     async def _exchange(self, prepared: _Prepared) -> None:
         upstream = self._upstream
-        exchange = Exchange(upstream.transport, prepared.request)
-        settled = self._count(prepared.target)
+        settled = await self._admit(prepared.target)
+        exchange = upstream.transport.begin(prepared.request)
         try:
             incoming = await exchange.open()
             self._status = incoming.status
             if prepared.streams and incoming.status == 200:
                 await self._pass_stream(prepared, exchange, incoming)
             else:
-                await self._pass_whole(prepared, incoming, await exchange.read())
+                await self._pass_answer(prepared, exchange, incoming)
         except UpstreamError:
             upstream.source.drop()
             raise
@@ -239,10 +282,17 @@ class _Handling:
                 )
                 upstream.aborter.abandon(abandoned, settled=settled)
 
-    def _count(self, target: Target) -> Callable[[], None]:
-        """Count a request as in flight; call what is returned when its engine has finished with it."""
+    async def _admit(self, target: Target) -> Callable[[], None]:
+        """Wait for a slot at the replica and count the request as in flight; call what is returned when its
+        engine has finished with it.
+
+        Raises:
+            ModelUnavailableError: too many wait, or the replica is not routable any more.
+        """
         metrics = self._upstream.metrics
-        left_engine = self._upstream.resolver.in_flight.sent(target.engine_id, target.generation)
+        left_engine = await admitted(
+            self._upstream.slots, self._upstream.resolver.in_flight, self._upstream.source, target
+        )
         metrics.sent()
 
         def settled() -> None:
@@ -253,41 +303,77 @@ class _Handling:
 
     # --- back to the caller -------------------------------------------------------------
 
-    async def _pass_whole(self, prepared: _Prepared, incoming: Incoming, body: bytes) -> None:
+    async def _pass_answer(self, prepared: _Prepared, exchange: Exchange, incoming: Head) -> None:
+        """Pass a unary answer: a short one whole, after a look whether it is JSON, a long one as it comes."""
         url = prepared.request.url
-        if incoming.status == 200:
-            if media_type(incoming.headers) != "application/json" or not is_json(body):
-                raise UpstreamError(f"{url} answered 200 with a body that is no JSON")
-            if prepared.call.reply is not None:
-                body = _mapped(prepared, body)
-        elif incoming.status < 400:
+        if incoming.status != 200 and incoming.status < 400:
             raise UpstreamError(f"{url} answered {incoming.status}, which is no answer to a POST")
-        headers = [*self._caller_headers(prepared, incoming), (b"content-length", str(len(body)).encode())]
-        await self._start(incoming.status, headers)
-        await self._caller.send({"type": "http.response.body", "body": body, "more_body": False})
+        if incoming.status == 200 and media_type(incoming.headers) != "application/json":
+            raise UpstreamError(f"{url} answered 200 with a body that is no JSON")
+        reply = prepared.call.reply if incoming.status == 200 else None
+        body, ended = (await exchange.read(), True) if reply else await _short(exchange, incoming.headers)
+        if incoming.status == 200 and not (is_json(body) if ended else may_be_json(body)):
+            raise UpstreamError(f"{url} answered 200 with a body that is no JSON")
+        if reply:
+            body = _mapped(prepared, body)
+        headers = self._caller_headers(prepared, incoming)
+        length = str(len(body)).encode() if ended else header(incoming.headers, b"content-length")
+        if length is not None:
+            headers.append((b"content-length", length))
+        if ended:
+            await self._caller.answer(incoming.status, headers, body)
+        else:
+            await self._start(incoming.status, headers, body)
+            await self._caller.take_from(exchange)
 
-    async def _pass_stream(self, prepared: _Prepared, exchange: Exchange, incoming: Incoming) -> None:
+    async def _pass_stream(self, prepared: _Prepared, exchange: Exchange, incoming: Head) -> None:
         url = prepared.request.url
         if media_type(incoming.headers) != "text/event-stream":
             raise UpstreamError(f"{url} answered a stream with no event stream")
-        chunk = await exchange.next_chunk()
-        if not chunk:
-            raise UpstreamError(f"{url} ended its stream without an event")
-        await self._start(incoming.status, self._caller_headers(prepared, incoming))
-        while chunk:
-            await self._caller.send({"type": "http.response.body", "body": chunk, "more_body": True})
-            chunk = await exchange.next_chunk()
-        await self._caller.send({"type": "http.response.body", "body": b"", "more_body": False})
+        chunk = await _first_event(exchange)
+        await self._start(incoming.status, self._caller_headers(prepared, incoming), chunk)
+        await self._caller.take_from(exchange)
 
-    async def _start(self, status: int, headers: Headers) -> None:
-        await self._caller.send({"type": "http.response.start", "status": status, "headers": list(headers)})
+    async def _start(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        await self._caller.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._caller.send({"type": "http.response.body", "body": body, "more_body": True})
 
-    def _caller_headers(self, prepared: _Prepared, incoming: Incoming) -> list[tuple[bytes, bytes]]:
+    def _caller_headers(self, prepared: _Prepared, incoming: Head) -> list[tuple[bytes, bytes]]:
         headers = end_to_end(incoming.headers, without=_NOT_FOR_CALLERS)
         headers.append((REQUEST_ID_HEADER, self._request_id.encode()))
         if prepared.target.engine_id is not None:
             headers.append((ENGINE_HEADER, prepared.target.engine_id.encode()))
         return headers
+
+
+async def _first_event(exchange: Exchange) -> bytes:
+    """Return a stream's bytes up to the end of its first event, or more: until then a failure can be told as
+    an error. A long one is not waited for.
+
+    Raises:
+        UpstreamError: there is no event.
+    """
+    found = bytearray()
+    while piece := await exchange.next_chunk():
+        before = max(0, len(found) - 1)
+        found += piece
+        if len(found) > _LONG or _EVENT_END.search(found, before):
+            return bytes(found)
+    raise UpstreamError(f"{exchange.url} ended its stream without an event")
+
+
+async def _short(exchange: Exchange, headers: Headers) -> tuple[bytes, bool]:
+    """Return the answer's body and True, or what has come of a long one and False: its beginning if its
+    length was said, else as soon as it is long."""
+    said = header(headers, b"content-length") or b""
+    is_long = said.isdigit() and int(said) > _LONG
+    body = b""
+    while len(body) <= _LONG and not (is_long and body.strip()):
+        piece = await exchange.next_chunk()
+        if not piece:
+            return body, True
+        body = body + piece if body else piece
+    return body, False
 
 
 def _mapped(prepared: _Prepared, body: bytes) -> bytes:
@@ -301,10 +387,13 @@ def _mapped(prepared: _Prepared, body: bytes) -> bytes:
 
 
 def _request_id(headers: Headers) -> str:
-    given = (header(headers, REQUEST_ID_HEADER) or b"").decode("latin-1")
-    # Anything else could not be passed on as it is.
-    usable = 0 < len(given) <= 128 and given.isascii() and given.isprintable() and " " not in given
-    return given if usable else uuid4().hex
+    raw = header(headers, REQUEST_ID_HEADER)
+    if raw:
+        given = raw.decode("latin-1")
+        # Anything else could not be passed on as it is.
+        if len(given) <= 128 and given.isascii() and given.isprintable() and " " not in given:
+            return given
+    return unique_id()
 
 
 def _affinity_key(headers: Headers) -> str | None:
@@ -312,7 +401,7 @@ def _affinity_key(headers: Headers) -> str | None:
     values = [value for key, value in headers if key == name]
     if not values:
         return None
-    key = values[0].decode("utf-8", "replace").strip()
+    key = values[0].decode("utf-8", "replace").strip(" \t")
     if len(values) > 1 or not key:
         raise PayloadError(f"{AFFINITY_HEADER}: must be one non-empty header", field=AFFINITY_HEADER)
     return key

@@ -1,54 +1,25 @@
-"""What a gateway tells about itself: discovery, models, readiness, metrics. Never asks a worker."""
+"""What a gateway tells about itself: models, readiness, metrics. Never asks a worker."""
 
 from __future__ import annotations
-
-from math import isfinite
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rolecall.discovery.snapshot import Snapshot
 from rolecall.discovery.source import SnapshotSource
-from rolecall.errors import PayloadError, RegistryUnavailableError
+from rolecall.errors import RegistryUnavailableError
+from rolecall.gateway.errors import told
 from rolecall.gateway.metrics import CONTENT_TYPE, GatewayMetrics
-from rolecall.gateway.settings import GatewaySettings
+from rolecall.gateway.scaling import ScalePages
 from rolecall.routing.resolver import routable
 
 
 class Pages:
     """GET endpoints of every role."""
 
-    def __init__(self, source: SnapshotSource, metrics: GatewayMetrics, settings: GatewaySettings) -> None:
+    def __init__(self, source: SnapshotSource, metrics: GatewayMetrics) -> None:
         self._source = source
         self._metrics = metrics
-        self._settings = settings
-
-    async def engines(self, request: Request) -> Response:
-        """Discovery, schema 2: conditional by ``If-None-Match`` or ``since``, long poll by ``wait_s``."""
-        schema = request.query_params.get("schema", "2")
-        if schema != "2":
-            raise PayloadError(f"schema: this gateway serves schema 2, not {schema!r:.20}", field="schema")
-        wait_s = self._wait_s(request)
-        known = _tags(request)
-        published = await self._source.published()
-        if published is not None and (published.etag in known or "*" in known):
-            etag = published.etag
-            published = await self._source.published(etag, wait_s) if wait_s > 0 else None
-            if published is None:
-                return Response(status_code=304, headers=_discovery_headers(etag))
-        assert published is not None
-        headers = _discovery_headers(published.etag)
-        return Response(published.body, media_type="application/json", headers=headers)
-
-    def _wait_s(self, request: Request) -> float:
-        text = request.query_params.get("wait_s", "0")
-        try:
-            wait_s = float(text)
-        except ValueError:
-            wait_s = -1.0
-        if not isfinite(wait_s) or wait_s < 0:
-            raise PayloadError(f"wait_s: must be seconds from 0, found {text!r:.20}", field="wait_s")
-        return min(wait_s, self._settings.max_wait_s)
 
     async def models(self, request: Request) -> Response:
         """The role's logical models, in OpenAI's shape."""
@@ -66,7 +37,7 @@ class Pages:
         try:
             snapshot = await self._source.current()
         except RegistryUnavailableError as error:
-            return _health(False, {}, str(error))
+            return _health(False, {}, told(error))
         models = {name: model.state.value for name, model in snapshot.models.items()}
         waiting = [name for name, model in snapshot.models.items() if not routable(model)]
         return _health(not waiting, models, f"no replica may be asked of: {', '.join(waiting)}")
@@ -78,10 +49,11 @@ class Pages:
 
 
 class RoleGateway:
-    """What a role's own endpoints may use."""
+    """What a role's own endpoints may use. ``scaling``: what scaling endpoints do."""
 
-    def __init__(self, role: str, source: SnapshotSource) -> None:
+    def __init__(self, role: str, source: SnapshotSource, scaling: ScalePages) -> None:
         self.role = role
+        self.scaling = scaling
         self._source = source
 
     async def snapshot(self) -> Snapshot:
@@ -98,14 +70,3 @@ def _health(ready: bool, models: dict[str, str], reason: str) -> Response:
     if ready:
         return JSONResponse(content)
     return JSONResponse({**content, "reason": reason}, status_code=503, headers={"retry-after": "1"})
-
-
-def _discovery_headers(etag: str) -> dict[str, str]:
-    return {"etag": f'"{etag}"', "cache-control": "no-cache"}
-
-
-def _tags(request: Request) -> frozenset[str]:
-    """Tags the caller knows, from ``since`` and ``If-None-Match``, without quotes and weakness marks."""
-    lists = [request.query_params.get("since", ""), request.headers.get("if-none-match", "")]
-    tags = (tag.strip().removeprefix("W/").strip('"') for tags in lists for tag in tags.split(","))
-    return frozenset(tag for tag in tags if tag)

@@ -24,21 +24,26 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rolecall.config.checks import job_faults
+from rolecall.config.checks import gateway_faults
 from rolecall.config.resolve import job_plugins, resolve_role
 from rolecall.config.specs import GatewaySection, JobConfig
 from rolecall.discovery.registry_actor import find_registry
 from rolecall.discovery.source import SnapshotSource
+from rolecall.engines.role_service import ServiceScaling
 from rolecall.errors import JobError
 from rolecall.gateway.app import build_gateway
 from rolecall.gateway.forward import REQUEST_ID_HEADER
-from rolecall.gateway.settings import GatewaySettings, settings_from
+from rolecall.gateway.ha_proxy import find_ha_proxy
+from rolecall.gateway.settings import GatewaySettings, settings_for_role, settings_from
 
 _log = logging.getLogger(__name__)
 
 _PORT_ATTEMPTS = 3
 
 _QUIET = {"log_level": "WARNING", "enable_access_log": False}
+
+_HEAD = "node:__internal_head__"
+"""Ray's resource that only the head node has."""
 
 _ONGOING = 100_000
 """Serve's own limit is out of the way: a gateway counts its requests itself."""
@@ -66,14 +71,16 @@ def app_name(job: str, role: str) -> str:
     return f"rolecall-{job}-{role}"
 
 
-def deploy_gateways(config: JobConfig, file: Path, *, namespace: str) -> Gateways:
+def deploy_gateways(config: JobConfig, file: Path, *, namespace: str, run_dir: Path) -> Gateways:
     """Deploy one gateway a role and return when all of them answer. Blocks; Ray must be joined.
 
-    ``namespace`` holds the job's registry actor.
+    Repeats replace the gateways by new ones, as Serve does it: replica by replica, and none ends before the
+    requests that it has, or ``gateway.drain_s``. The first call's value is the one to remove them with.
+    ``namespace`` holds the job's registry actor; ``run_dir`` is where HAProxy's files go.
 
     Raises:
         ConfigError: the token of ``[gateway]`` is not set.
-        JobError: Serve or a gateway did not come up, nothing of it is left; or the Serve that runs
+        JobError: Serve or a gateway did not come up, nothing of what is new is left; or the Serve that runs
             already would let everybody in.
     """
     settings = settings_from(config.gateway, file=str(file))
@@ -81,10 +88,11 @@ def deploy_gateways(config: JobConfig, file: Path, *, namespace: str) -> Gateway
     client = _running_client()
     owns_serve = client is None
     if client is not None:
-        _check_access(config, file, client.http_config.host)
+        _check_access(config.gateway, client.http_config.host)
     apps = tuple(app_name(config.job.name, role) for role in config.roles)
+    before = set() if client is None else set(serve.status().applications)
     try:
-        client = client or _start_serve(config.gateway)
+        client = client or _start_serve(config.gateway, run_dir)
         serve.run_many(
             [
                 serve.RunTarget(
@@ -96,7 +104,7 @@ def deploy_gateways(config: JobConfig, file: Path, *, namespace: str) -> Gateway
             ]
         )
     except BaseException as error:
-        _undo(apps, owns_serve)
+        _undo(tuple(app for app in apps if app not in before), owns_serve)
         if isinstance(error, _FAILURES):
             raise JobError(f"the gateways could not be deployed on Ray Serve: {error}") from error
         raise
@@ -148,21 +156,28 @@ def _running_client() -> Any:
     return _get_global_client(raise_if_no_controller_running=False)
 
 
-def _check_access(config: JobConfig, file: Path, host: str) -> None:
+def _check_access(section: GatewaySection, host: str) -> None:
     """Hold the address that a running Serve has to the rule for the job file's own."""
-    as_it_is = evolve(config, gateway=evolve(config.gateway, host=host))
-    for fault in job_faults(as_it_is, file):
-        if fault.path == ("gateway", "host"):
-            raise JobError(f"Ray Serve runs on this cluster already, and {fault.message}")
+    for fault in gateway_faults(evolve(section, host=host)):
+        raise JobError(f"Ray Serve runs on this cluster already, and {fault.message}")
 
 
-def _start_serve(section: GatewaySection) -> Any:
+def _start_serve(section: GatewaySection, run_dir: Path) -> Any:
     """Start Serve on the head node and return its client."""
+    controller: dict[str, Any] = {}
+    if section.ha_proxy:
+        _check_on_head()
+        controller["runtime_env"] = {"env_vars": find_ha_proxy(run_dir / "ha").environment()}
     attempts = _PORT_ATTEMPTS if section.port == 0 else 1
     for left in reversed(range(attempts)):
         options = {"host": section.host, "port": section.port or _free_port(section.host)}
         try:
-            serve.start(proxy_location="HeadOnly", http_options=options, logging_config=_QUIET)
+            serve.start(
+                proxy_location="HeadOnly",
+                http_options=options,
+                logging_config=_QUIET,
+                controller_options=controller,
+            )
             return _running_client()
         except _FAILURES:
             # Another process may have taken the port that was free a moment ago.
@@ -170,6 +185,16 @@ def _start_serve(section: GatewaySection) -> Any:
             if not left:
                 raise
     raise AssertionError("unreachable")
+
+
+def _check_on_head() -> None:
+    """HAProxy's files are made here, and Serve's proxy is on the head node."""
+    here = ray.get_runtime_context().get_node_id()
+    if not any(node["NodeID"] == here and _HEAD in node["Resources"] for node in ray.nodes()):
+        raise JobError(
+            "gateway.ha_proxy = true, and Ray Serve does not run on this cluster yet: to start it with "
+            "HAProxy, the job's process has to be on the head node; or drop the key"
+        )
 
 
 def _free_port(host: str) -> int:
@@ -220,11 +245,11 @@ def _application(
 
     deployment: Any = serve.deployment(
         name="gateway",
-        num_replicas=1,
+        num_replicas=config.gateway.replicas,
         max_ongoing_requests=_ONGOING,
         ray_actor_options={"num_cpus": 0},
         graceful_shutdown_wait_loop_s=0.2,
-        graceful_shutdown_timeout_s=10,
+        graceful_shutdown_timeout_s=config.gateway.drain_s,
         logging_config=_QUIET,
     )
     return deployment(serve.ingress(build)()).bind()
@@ -236,7 +261,9 @@ def _gateway_of(
     """Build the gateway inside a Serve replica."""
     resolved = resolve_role(config, file, role, job_plugins(config.plugins))
     source = SnapshotSource(find_registry(namespace).reader(role), role=role)
-    return _BehindServe(build_gateway(resolved, source, settings))
+    own = settings_for_role(settings, resolved.config)
+    scaling = ServiceScaling(namespace, resolved.name)
+    return _BehindServe(build_gateway(resolved, source, own, scaling=scaling))
 
 
 class _BehindServe:

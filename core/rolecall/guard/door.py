@@ -11,13 +11,13 @@ import logging
 import socket
 from collections.abc import Callable
 
-from rolecall.client.aiohttp_transport import AiohttpTransport
+from rolecall.client.http1_transport import Http1Transport
 from rolecall.client.transport import Outgoing
 from rolecall.errors import EngineError
 from rolecall.guard.app import GuardApp
 from rolecall.guard.flight import Flight, Upstream
-from rolecall.guard.listener import Listener
 from rolecall.guard.permits import DoorState, Permits
+from rolecall.listener import Listener
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +60,8 @@ class Door:
         self._upstream = Upstream(
             base_url=engine_url.rstrip("/"),
             served_model_name=served_model_name,
-            work=AiohttpTransport(max_concurrency=_WORK_AT_ONCE),
-            control=AiohttpTransport(max_concurrency=_CONTROL_AT_ONCE),
+            work=Http1Transport(max_concurrency=_WORK_AT_ONCE),
+            control=Http1Transport(max_concurrency=_CONTROL_AT_ONCE),
         )
         await self._listener.start()
 

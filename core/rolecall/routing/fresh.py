@@ -27,15 +27,13 @@ async def resolve_fresh(
         PayloadError, ModelUnavailableError: see :meth:`RouteResolver.resolve`.
         RegistryUnavailableError: no valid snapshot can be read.
     """
-    request: dict[str, Any] = {
-        "model": model,
-        "route_key": route_key,
-        "affinity_key": affinity_key,
-        "payload": payload,
-    }
     snapshot = await source.current()
     try:
-        return resolver.resolve(snapshot, **request)
+        return resolver.resolve(
+            snapshot, model=model, route_key=route_key, affinity_key=affinity_key, payload=payload
+        )
     except ModelUnavailableError:
         snapshot = await source.refresh()
-    return resolver.resolve(snapshot, **request)
+    return resolver.resolve(
+        snapshot, model=model, route_key=route_key, affinity_key=affinity_key, payload=payload
+    )

@@ -8,16 +8,16 @@ trying again is its caller's affair (:func:`rolecall.routing.fresh.resolve_fresh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from rolecall.discovery.snapshot import ModelEntry, ModelState, RouteMode, Snapshot
 from rolecall.errors import ModelUnavailableError, PayloadError, PluginContractError
 from rolecall.ids import EngineId
-from rolecall.interfaces.routing_policy import Candidate, Need, RoutingPolicy, RoutingRequest
+from rolecall.interfaces.routing_policy import IDLE, Candidate, Need, RoutingPolicy, RoutingRequest
 from rolecall.routing.in_flight import InFlight
 from rolecall.routing.prompt import prompt_in
 
@@ -38,6 +38,20 @@ class Target:
     generation: int | None
 
 
+@frozen
+class _Fleet:
+    """A model's candidates in one snapshot, and where a request goes that one of them is chosen for."""
+
+    candidates: tuple[Candidate, ...]
+    targets: Mapping[EngineId, tuple[Candidate, Target]]
+
+    @classmethod
+    def of(cls, name: str, entry: ModelEntry) -> _Fleet:
+        candidates = candidates_of(entry)
+        targets = {one.engine_id: (one, _target(name, entry, one.base_url, one)) for one in candidates}
+        return cls(candidates, targets)
+
+
 class RouteResolver:
     """Resolves requests of one role with one policy class.
 
@@ -48,10 +62,13 @@ class RouteResolver:
     def __init__(self, policy: type[RoutingPolicy]) -> None:
         self.policy = policy
         self.in_flight = InFlight()
+        self._needs_key = Need.AFFINITY_KEY in policy.needs
+        self._needs_prompt = Need.PROMPT in policy.needs
+        self._needs_load = Need.LOAD in policy.needs
         self._instances: dict[str, RoutingPolicy] = {}
         self._instances_of: tuple[str, str] | None = None
-        self._candidates: dict[str, tuple[Candidate, ...]] = {}
-        self._candidates_of: Snapshot | None = None
+        self._fleets: dict[str, _Fleet] = {}
+        self._fleets_of: Snapshot | None = None
 
     def resolve(
         self,
@@ -64,7 +81,8 @@ class RouteResolver:
     ) -> Target:
         """Pick the model by its selectors, then the engine.
 
-        A given ``model`` (id or alias) wins over ``route_key``, which wins over the default model.
+        A given ``model`` (id or alias) wins over ``route_key``, which wins over the default model; both must
+        be known.
         ``payload`` is looked into for a policy that needs the prompt.
 
         Raises:
@@ -78,30 +96,30 @@ class RouteResolver:
         if entry.route_mode is RouteMode.SGLANG_ROUTER:
             _check_ready(name, entry)
             if entry.router_url is None:
-                raise ModelUnavailableError(f"model {name!r} has no router yet")
+                raise ModelUnavailableError(f"model {name!r} has no router yet", model=name)
             return _target(name, entry, entry.router_url)
         if snapshot.routing.policy != self.policy.name:
             raise PluginContractError(
                 f"role {snapshot.role!r} routes by policy {snapshot.routing.policy!r}, "
                 f"but {self.policy.name!r} was given here; both sides must use the same one"
             )
-        if affinity_key is None and Need.AFFINITY_KEY in self.policy.needs:
+        if affinity_key is None and self._needs_key:
             raise PayloadError(
                 f"routing policy {self.policy.name!r} needs an affinity key: send header {AFFINITY_HEADER}",
                 field=AFFINITY_HEADER,
             )
         _check_ready(name, entry)
-        candidates = self._candidates_in(snapshot, name, entry)
-        if not candidates:
-            raise ModelUnavailableError(f"model {name!r} has no replica that may be asked now")
-        if Need.LOAD in self.policy.needs:
-            candidates = self._with_load(candidates)
-        prompt = prompt_in(payload or {}) if Need.PROMPT in self.policy.needs else None
-        request = RoutingRequest(model=name, affinity_key=affinity_key, prompt=prompt)
-        chosen = self._policy_for(snapshot, name).select(candidates, request)
-        if chosen not in candidates:
+        fleet = self._fleet_in(snapshot, name, entry)
+        if not fleet.candidates:
+            raise ModelUnavailableError(f"model {name!r} has no replica that may be asked now", model=name)
+        prompt = prompt_in(payload or {}) if self._needs_prompt else None
+        load = self.in_flight.of(name) if self._needs_load else IDLE
+        request = RoutingRequest(model=name, affinity_key=affinity_key, prompt=prompt, load=load)
+        chosen = self._policy_for(snapshot, name).select(fleet.candidates, request)
+        candidate, target = fleet.targets.get(chosen.engine_id, (None, None))
+        if target is None or (candidate is not chosen and candidate != chosen):
             raise PluginContractError(f"routing policy {self.policy.name!r} chose {chosen!r}, no candidate")
-        return _target(name, entry, chosen.base_url, chosen)
+        return target
 
     def _policy_for(self, snapshot: Snapshot, model: str) -> RoutingPolicy:
         incarnation = (snapshot.role, snapshot.registry_epoch)
@@ -112,17 +130,14 @@ class RouteResolver:
             self._instances[model] = self.policy()
         return self._instances[model]
 
-    def _candidates_in(self, snapshot: Snapshot, name: str, entry: ModelEntry) -> tuple[Candidate, ...]:
-        if snapshot is not self._candidates_of:
-            self._candidates = {}
-            self._candidates_of = snapshot
-        if name not in self._candidates:
-            self._candidates[name] = candidates_of(entry)
-        return self._candidates[name]
-
-    def _with_load(self, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-        loads = ((one, self.in_flight.at(one.engine_id, one.generation)) for one in candidates)
-        return tuple(evolve(one, in_flight=load) if load else one for one, load in loads)
+    def _fleet_in(self, snapshot: Snapshot, name: str, entry: ModelEntry) -> _Fleet:
+        if snapshot is not self._fleets_of:
+            self._fleets = {}
+            self._fleets_of = snapshot
+        fleet = self._fleets.get(name)
+        if fleet is None:
+            fleet = self._fleets[name] = _Fleet.of(name, entry)
+        return fleet
 
 
 def select_model(snapshot: Snapshot, *, model: object = None, route_key: object = None) -> str:
@@ -134,16 +149,16 @@ def select_model(snapshot: Snapshot, *, model: object = None, route_key: object 
     routing = snapshot.routing
     wanted = _selector("model", model)
     key = _selector("route_key", route_key)
-    if wanted is not None:
-        if wanted in snapshot.models:
-            return wanted
-        if wanted in routing.aliases:
-            return routing.aliases[wanted]
+    if wanted is not None and wanted not in snapshot.models and wanted not in routing.aliases:
         raise _unknown("model", wanted, {**snapshot.models, **routing.aliases}, snapshot.role)
-    if key is not None:
-        if key in routing.route_key_map:
-            return routing.route_key_map[key]
+    if key is not None and key not in routing.route_key_map:
+        # Also beside a model: a key that means nothing is a mistake, which else would show only once the
+        # model is left out.
         raise _unknown("route_key", key, routing.route_key_map, snapshot.role)
+    if wanted is not None:
+        return routing.aliases.get(wanted, wanted)
+    if key is not None:
+        return routing.route_key_map[key]
     if routing.default_model is not None:
         return routing.default_model
     raise PayloadError(
@@ -189,7 +204,9 @@ def _unknown(name: str, value: str, known: Mapping[str, object], role: str) -> P
 
 def _check_ready(name: str, entry: ModelEntry) -> None:
     if entry.state is not ModelState.READY:
-        raise ModelUnavailableError(f"model {name!r} is {entry.state}; requests are served only in READY")
+        raise ModelUnavailableError(
+            f"model {name!r} is {entry.state}; requests are served only in READY", model=name
+        )
 
 
 def _target(name: str, entry: ModelEntry, base_url: str, chosen: Candidate | None = None) -> Target:
