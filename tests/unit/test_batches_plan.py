@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rolecall.api import NamedReward, Stage, StageRequest
+from rolecall.api import NamedReward, Stage, StageRequest, WeightSource
 from rolecall.batches.plan import plan_stages
 from rolecall.errors import JobError
 from rolecall_plugins.rewards.exact_match import ExactMatch, ExactMatchOptions
@@ -17,6 +17,7 @@ from rolecall_roles.genrm.options import GenRMOptions
 from rolecall_roles.genrm.role import GenRMRole
 from rolecall_roles.rollout.options import RolloutOptions
 from rolecall_roles.rollout.role import RolloutRole
+from rolecall_roles.teacher.external_options import ExternalTeacher
 from rolecall_roles.teacher.options import TeacherOptions
 from rolecall_roles.teacher.role import TeacherRole
 
@@ -30,7 +31,10 @@ def reward(name: str, adapter: Any) -> NamedReward:
 def job(*plugins: Any, rewards: Sequence[NamedReward] = ()) -> Any:
     roles = {
         plugin.name: SimpleNamespace(
-            name=plugin.name, plugin=plugin, config=SimpleNamespace(route_keys={"sums": "model"})
+            name=plugin.name,
+            plugin=plugin,
+            config=SimpleNamespace(route_keys={"sums": "model"}),
+            models={"model": SimpleNamespace(weight_source=WeightSource.ACTOR)},
         )
         for plugin in plugins
     }
@@ -84,12 +88,24 @@ def test_without_rewards_there_is_neither_judge_nor_rules() -> None:
     assert plan.rewards == ()
 
 
-def test_a_role_learns_its_rewards_and_its_route_keys() -> None:
+def test_a_role_learns_its_rewards_route_keys_and_models() -> None:
     verifier = Role(stage("check", "verifier", "reward:v"))
     adapter = SimpleNamespace(role="verifier", name="verify", reads=frozenset())
     rewards = [reward("exact", EXACT), reward("v", adapter)]
     plan_stages(job(ROLLOUT, verifier, rewards=rewards))
-    assert verifier.requests == [StageRequest(rewards=(rewards[1],), route_keys=frozenset({"sums"}))]
+    (request,) = verifier.requests
+    assert request.rewards == (rewards[1],)
+    assert request.route_keys == {"sums"}
+    assert request.models == {"model": WeightSource.ACTOR}
+
+
+def test_external_teachers_alone_need_no_role_awake() -> None:
+    external = ExternalTeacher(urls=("http://far:1",), model_path="m", vocabulary_size=9)
+    alone = job(ROLLOUT, TeacherRole(TeacherOptions(external={"far": external})))
+    alone.roles["teacher"].models = {}
+    (teacher,) = plan_stages(alone).stages
+    assert (teacher.name, teacher.role) == ("teacher", None)
+    assert "teacher_weight_version" not in teacher.writes
 
 
 @pytest.mark.parametrize(("plugins", "found"), [((GENRM, TEACHER), "none"), ((), "none")])

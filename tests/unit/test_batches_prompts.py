@@ -45,19 +45,46 @@ def test_all_problems_are_reported_with_their_lines(tmp_path: Path) -> None:
         {"id": 7, "prompt": " ", "answer": 4, "metadata": []},
         {"id": "a", "prompt": "again"},
         {},
+        {"prompt": "x", "image_data": []},
     )
     found = problems(path)
     assert found[0].startswith(":2: is not JSON: ")
     assert found[1:] == [
-        ":3: must be an object, found '[1]'",
-        ':4: anwser: is unknown; did you mean "answer"? Allowed: id, prompt, answer, data_source, metadata',
+        ":3: must be an object, found [1]",
+        ':4: anwser: is unknown; did you mean "answer"? Allowed: id, prompt, answer, data_source, metadata, '
+        "image_data, video_data, audio_data",
         ":5: id: must be text that is not empty, found 7",
         ":5: prompt: must be text that is not empty, found ' '",
         ':5: answer: must be text, found 4; write numbers as "42"',
         ":5: metadata: must be an object, found []",
         ':6: id: id "a" is already that of line 1',
         ":7: prompt: is missing",
+        ":8: image_data: must be text (a URL, a path or base64) or a list of it, found []",
     ]
+
+
+def test_what_a_prompt_shows_beside_its_text_reaches_it(tmp_path: Path) -> None:
+    (prompt,) = load_prompts(
+        write(tmp_path, {"prompt": "?", "image_data": ["data:a", "b.png"], "audio_data": "c.wav"})
+    )
+    assert prompt.media == {"image_data": ["data:a", "b.png"], "audio_data": "c.wav"}
+
+
+def test_files_of_others_are_read_by_their_own_names(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, {"question": "2 + 2?", "gold": {"value": "4"}, "more": 1}, {"question": "?", "gold": None}
+    )
+    columns = {"prompt": "question", "answer": "gold.value"}
+    assert [(prompt.text, prompt.answer) for prompt in load_prompts(path, columns)] == [
+        ("2 + 2?", "4"),
+        ("?", None),
+    ]
+    for wrong, message in (
+        ({"prompt": "question", "anwser": "gold"}, 'columns: "anwser" is no field of a prompt'),
+        ({"answer": "gold"}, "columns: must say which one is the prompt"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load_prompts(path, wrong)
 
 
 def test_a_file_without_prompts_and_a_missing_one_are_refused(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ class FakeRole:
         self.role = role
         self.log = log
         self.awake = False
+        self.prepared = 0
         self.faults: dict[str, Fault] = {}
 
     async def onload(self, token: FencingToken, timeout_s: float) -> LifecycleResult:
@@ -50,6 +51,10 @@ class FakeRole:
 
     async def offload(self, token: FencingToken, timeout_s: float) -> LifecycleResult:
         return await self._act("offload", ReplicaState.SLEEPING, awake=False)
+
+    async def prepare(self, timeout_s: float) -> None:
+        self.prepared += 1
+        self.faults.get("prepare", lambda: None)()
 
     async def _act(self, name: str, state: ReplicaState, *, awake: bool) -> LifecycleResult:
         self.log.append(f"{name} {self.role}")
@@ -142,7 +147,7 @@ class Scene:
     async def _meet(self, name: str) -> None:
         self.log.append(f"run {name}")
         awake = [role for role in ROLES if self.roles[role].awake]
-        expected = {"generate": [WRITER], "judge": [JUDGE], "teacher": [TEACHER]}.get(name, [])
+        expected = {"generate": [WRITER], "judge": [JUDGE], "teacher": [TEACHER]}.get(name, awake)
         assert awake == expected, f"{name} ran with {awake} awake"
         if name in self.waits:
             self.waiting.set()
@@ -250,8 +255,8 @@ async def test_a_batch_goes_through_its_phases_in_order() -> None:
         "begin",
         "onload writer",
         "run generate",
-        "offload writer",
         "run rules",
+        "offload writer",
         "onload judge",
         "run judge",
         "offload judge",

@@ -54,6 +54,7 @@ class ScriptedRole:
         self.delay_s = 1.0
         self.respond: Callable[[ReplicaState], Any] | None = None
         self.calls: list[tuple[str, FencingToken, float]] = []
+        self.prepared: list[float] = []
         self.finished = 0
 
     async def onload(self, token: FencingToken, timeout_s: float) -> LifecycleResult:
@@ -61,6 +62,10 @@ class ScriptedRole:
 
     async def offload(self, token: FencingToken, timeout_s: float) -> LifecycleResult:
         return await self._act("offload", token, timeout_s, ReplicaState.SLEEPING)
+
+    async def prepare(self, timeout_s: float) -> None:
+        self.prepared.append(timeout_s)
+        await asyncio.sleep(self.delay_s)
 
     async def _act(
         self, name: str, token: FencingToken, timeout_s: float, expected: ReplicaState
@@ -482,6 +487,19 @@ def test_the_first_failure_wakes_present_and_future_waiters_with_its_reason() ->
     play(scenario)
 
 
+def test_who_waits_hears_of_a_failure_also_if_the_run_is_resumed_in_the_same_moment() -> None:
+    async def scenario(scene: Scene) -> None:
+        waiter = waiting(scene, ZERO)
+        await soon()
+        await asyncio.gather(
+            scene.coordinator.resume(op("again")), scene.coordinator.fail_batch(ZERO, "its driver is gone")
+        )
+        with pytest.raises(BatchFailedError, match="its driver is gone"):
+            await asyncio.wait_for(waiter, 1.0)
+
+    play(scenario)
+
+
 def test_a_waiter_never_outstays_its_timeout_and_says_which_batch_and_why() -> None:
     async def scenario(scene: Scene) -> None:
         loop = asyncio.get_running_loop()
@@ -599,5 +617,42 @@ def test_a_defect_of_the_ledger_reaches_every_caller(monkeypatch: pytest.MonkeyP
         with pytest.raises(ZeroDivisionError):
             await scene.coordinator.deactivate(ZERO, JUDGE, op("clean-up"))
         assert await scene.state(JUDGE) == "ONLOADING", "fenced, as nothing is known"
+
+    play(scenario)
+
+
+# --- a head start -----------------------------------------------------------------------
+
+
+def test_a_head_start_moves_no_lease_and_is_no_command() -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.coordinator.activate(ZERO, WRITER, op("1"))
+        before = await scene.coordinator.status()
+        told = len(scene.events)
+        await scene.coordinator.prepare(ZERO, JUDGE)
+        assert scene.judge.prepared == [pytest.approx(0.95 * TIMEOUT_S)]
+        assert scene.judge.calls == []
+        assert len(scene.events) == told
+        after = await scene.coordinator.status()
+        assert [lease["state"] for lease in after["leases"].values()] == [
+            lease["state"] for lease in before["leases"].values()
+        ]
+        await scene.coordinator.prepare(ZERO, GUEST)
+        await scene.coordinator.prepare(ZERO, RoleName("nobody"))
+
+    play(scenario)
+
+
+def test_a_head_start_keeps_no_command_waiting_and_ends_in_time() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.judge.delay_s = 10 * TIMEOUT_S
+        ahead = asyncio.create_task(scene.coordinator.prepare(ZERO, JUDGE))
+        await soon()
+        scene.judge.delay_s = 1.0
+        await scene.coordinator.activate(ZERO, JUDGE, op("1"))
+        assert asyncio.get_running_loop().time() < 2.0
+        with pytest.raises(TimeoutError):
+            await ahead
+        assert asyncio.get_running_loop().time() == pytest.approx(TIMEOUT_S, abs=1.0)
 
     play(scenario)

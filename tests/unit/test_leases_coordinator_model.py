@@ -18,6 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from rolecall.engines.proof import Proof
 from rolecall.engines.replica_state import ReplicaState
 from rolecall.engines.results import LifecycleResult, ReplicaOutcome
 from rolecall.errors import RolecallError
@@ -25,6 +26,8 @@ from rolecall.ids import BatchId, EngineId, FencingToken, OperationId, RoleName
 from rolecall.leases.coordinator import LeaseCoordinator
 from rolecall.leases.lease_state import LeaseState, OpeningLease
 from rolecall.leases.operation import Command, Method
+from rolecall.leases.reconciliation import Claim
+from rolecall.testing.memory_journal import MemoryDisk, MemoryJournal
 from rolecall.testing.virtual_time import VirtualTimeLoop
 
 # a-b and b-c share devices, a-c do not, d shares with nobody.
@@ -51,6 +54,9 @@ class Manner(StrEnum):
     WRONG_ROLE = "does nothing and answers for another"
     WRONG_STATE = "does nothing and reports its true state as confirmed"
     EMPTY = "does nothing and names no replica"
+
+
+CLAIM = Claim(proof=Proof.PROCESS_GONE, by="operator@host")
 
 
 @frozen
@@ -90,21 +96,44 @@ class FaultyRole:
     def __init__(self, role: RoleName, world: World) -> None:
         self._role = role
         self._world = world
+        self._busy = asyncio.Lock()
 
     async def onload(self, token: FencingToken, timeout_s: float) -> LifecycleResult:
         self._world.arrived(self._role, token)
         behaviour = self._world.behaviour[self._role]
         self._world.wake(self._role)  # from here on it may hold memory, whatever comes of it
-        await asyncio.sleep(behaviour.delay_s)
+        async with self._busy:
+            await asyncio.sleep(behaviour.delay_s)
         return await self._reply(behaviour.manner, ReplicaState.READY, ReplicaState.ONLOADING)
 
     async def offload(self, token: FencingToken, timeout_s: float) -> LifecycleResult:
+        return await self._free(token)
+
+    async def vacate(self, token: FencingToken, timeout_s: float, *, proof: Proof) -> LifecycleResult:
+        return await self._free(token)
+
+    async def _free(self, token: FencingToken) -> LifecycleResult:
         self._world.arrived(self._role, token)
         behaviour = self._world.behaviour[self._role]
-        await asyncio.sleep(behaviour.delay_s)
-        if behaviour.manner in {Manner.GOOD, Manner.LOST, Manner.RAISES_AFTER}:
-            self._world.awake.discard(self._role)
+        async with self._busy:
+            await asyncio.sleep(behaviour.delay_s)
+            if behaviour.manner in {Manner.GOOD, Manner.LOST, Manner.RAISES_AFTER}:
+                self._world.awake.discard(self._role)
         return await self._reply(behaviour.manner, ReplicaState.SLEEPING, ReplicaState.DRAINING)
+
+    async def account(self, token: FencingToken, timeout_s: float) -> LifecycleResult:
+        self._world.arrived(self._role, token)
+        behaviour = self._world.behaviour[self._role]
+        async with self._busy:
+            await asyncio.sleep(behaviour.delay_s)
+        true = ReplicaState.READY if self._role in self._world.awake else ReplicaState.SLEEPING
+        return await self._reply(behaviour.manner, true, true)
+
+    async def lift_fences(self, timeout_s: float, *, proof: Proof) -> LifecycleResult:
+        return LifecycleResult(role=self._role, outcomes=())
+
+    async def prepare(self, timeout_s: float) -> None:
+        """There is nothing to do ahead."""
 
     async def _reply(self, manner: Manner, done: ReplicaState, undone: ReplicaState) -> LifecycleResult:
         if manner in {Manner.LOST, Manner.NEVER}:
@@ -131,7 +160,7 @@ moves = st.one_of(
     *[move("time_passes", seconds=st.just(1.0))] * 3,
     move("time_passes", seconds=st.sampled_from([0.0, 0.5, 1.0, 4.0, 10.0, 30.0])),
     *[move("ask_sensibly", role=st.sampled_from(SHARED))] * 4,
-    move("ask_anything", method=st.sampled_from(Method), role=roles, age=ages),
+    move("ask_anything", method=st.sampled_from([Method.ACTIVATE, Method.DEACTIVATE]), role=roles, age=ages),
     *[move("ask_anything", method=st.just(Method.ACTIVATE), role=st.sampled_from(SHARED), age=st.just(0))]
     * 3,
     move("repeat", pick=picks),
@@ -140,6 +169,9 @@ moves = st.one_of(
     move("commit", age=st.just(0), acknowledged=st.just(True)),
     move("commit", age=ages, acknowledged=st.booleans()),
     move("fail", age=ages),
+    *[move("reconcile", role=st.sampled_from(SHARED))] * 2,
+    *[move("go_on")] * 2,
+    move("restart"),
     move("wait", age=ages, timeout_s=st.sampled_from([0.0, 2.0, 20.0, 200.0])),
 )
 
@@ -149,26 +181,44 @@ class CoordinatorMachine(RuleBasedStateMachine):
         super().__init__()
         self.loop = VirtualTimeLoop()
         self.world = World()
+        self.fences: set[str] = set()
+        self.lifted: set[str] = set()
         self.ends: set[tuple[str, BatchId]] = set()
         self.asked: list[tuple[OperationId, Command, list[asyncio.Task[Any]]]] = []
         self.waiters: list[tuple[BatchId, float, asyncio.Task[tuple[Any, float]]]] = []
         self.acknowledged: set[BatchId] = set()
-        opening = {
-            role: OpeningLease(state=LeaseState.SLEEPING if others else LeaseState.ACTIVE, reason="measured")
-            for role, others in CONFLICTS.items()
-        }
-        self.coordinator = LeaseCoordinator(
-            {role: FaultyRole(role, self.world) for role in SHARED},
-            conflicts=CONFLICTS,
-            opening=opening,
-            timeout_s=TIMEOUT_S,
-            emit=self.listen,
-            clock=self.loop.time,
-        )
+        self.roles = {role: FaultyRole(role, self.world) for role in SHARED}
+        self.disk = MemoryDisk()
+        self.life = 0
+        self.coordinator = self.make()
         self.run(self.coordinator.begin_batch(BatchId(0)))
-        self.fences: set[str] = set()
         self.calm = 0
         self.newest = 0
+
+    def make(self) -> LeaseCoordinator:
+        """The next coordinator of the run, which knows what the disk does."""
+        self.life += 1
+        life = self.life
+
+        def emit(kind: str, /, **fields: Any) -> None:
+            if life == self.life:
+                self.listen(kind, **fields)
+
+        return LeaseCoordinator(
+            self.roles,
+            conflicts=CONFLICTS,
+            opening={
+                role: OpeningLease(
+                    state=LeaseState.SLEEPING if others else LeaseState.ACTIVE, reason="measured"
+                )
+                for role, others in CONFLICTS.items()
+            },
+            timeout_s=TIMEOUT_S,
+            emit=emit,
+            clock=self.loop.time,
+            journal=MemoryJournal(self.disk, long_bytes=4_000),
+            run="this run",
+        )
 
     def run(self, call: Coroutine[Any, Any, Any]) -> Any:
         """Run a call to its end and let all others run as far as they can without time passing."""
@@ -191,6 +241,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
         return task
 
     def listen(self, kind: str, /, **fields: Any) -> None:
+        if kind == "lease.state" and fields["from"] == "BLOCKED" != fields["to"]:
+            assert "reconciled by" in fields["reason"] or "restart" in fields["reason"], "a fence stays"
+            self.lifted.add(fields["role"])
+            self.fences.discard(fields["role"])
         if kind != "batch.state":
             return
         self.ends.add((fields["to"], fields["batch"]))
@@ -231,16 +285,46 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def ask_anything(self, method: Method, role: RoleName, age: int) -> None:
         self.ask(method, role, self.batch(age))
 
-    def ask(self, method: Method, role: RoleName, batch: BatchId) -> None:
+    def reconcile(self, role: RoleName) -> None:
+        self.ask(Method.RECONCILE, role, None)
+
+    def go_on(self) -> None:
+        self.ask(Method.RESUME, RoleName(""), None)
+
+    def restart(self) -> None:
+        """SIGKILL: its callers and its own work end, what roles do for it goes on, the next one begins."""
+        dead = self.coordinator
+        callers = [task for _, _, tasks in self.asked for task in tasks]
+        for task in (
+            *callers,
+            *(task for _, _, task in self.waiters),
+            *dead._tasks.values(),
+            dead._accounting,
+        ):
+            if task is not None:
+                task.cancel()
+        self.waiters.clear()
+        self.coordinator = self.make()
+        self.run(asyncio.sleep(0))
+        self.fences.clear()
+
+    def ask(self, method: Method, role: RoleName, batch: BatchId | None) -> None:
         operation_id = OperationId(f"op-{len(self.asked)}")
         self.asked.append((operation_id, Command(batch=batch, method=method, role=role), []))
         self.repeat(-1)
 
     def repeat(self, pick: int) -> None:
         operation_id, command, callers = self.asked[pick % len(self.asked)]
-        activate = command.method is Method.ACTIVATE
-        method = self.coordinator.activate if activate else self.coordinator.deactivate
-        callers.append(self.spawn(method(command.batch, command.role, operation_id)))
+        match command.method:
+            case Method.ACTIVATE:
+                call = self.coordinator.activate(command.holder, command.role, operation_id)
+            case Method.DEACTIVATE:
+                call = self.coordinator.deactivate(command.holder, command.role, operation_id)
+            case Method.RECONCILE:
+                call = self.coordinator.reconcile(command.role, operation_id, claim=CLAIM)
+            case Method.RESUME:
+                call = self.coordinator.resume(operation_id)
+        callers.append(self.spawn(call))
 
     def give_up(self, pick: int) -> None:
         callers = [task for _, _, callers in self.asked for task in callers if not task.done()]
@@ -293,13 +377,14 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_waking_role_is_believed_asleep_and_a_fence_stays(self) -> None:
+        self.lifted.clear()
         leases = self.run(self.coordinator.status())["leases"]
         asleep = {role for role in SHARED if leases[role]["state"] == "SLEEPING"}
         assert not (asleep & self.world.awake)
         blocked = {role for role in SHARED if leases[role]["state"] == "BLOCKED"}
         assert self.fences <= blocked
         assert all(leases[role]["reason"] for role in blocked)
-        self.fences = blocked
+        self.fences = blocked - self.lifted
 
     @invariant()
     def joined_callers_agree(self) -> None:

@@ -13,6 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from rolecall.engines.proof import Proof
+from rolecall.engines.replica_state import ReplicaState
 from rolecall.errors import (
     BatchFailedError,
     LeaseBlockedError,
@@ -22,9 +24,12 @@ from rolecall.errors import (
     TransitionError,
 )
 from rolecall.ids import BatchId, OperationId, RoleName
+from rolecall.leases.history import replay
 from rolecall.leases.lease_state import TRANSITIONS, LeaseState, OpeningLease
 from rolecall.leases.ledger import Ledger
 from rolecall.leases.operation import Command, Method, Operation, OperationState
+from rolecall.leases.reconciliation import Claim
+from rolecall.testing.memory_journal import MemoryDisk, MemoryJournal
 
 # a-b and b-c share devices, a-c do not, d shares with nobody; t is the trainer's and shares with a.
 A, B, C, D, T = (RoleName(name) for name in "abcdt")
@@ -42,10 +47,12 @@ def move(name: str, **arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[tu
     return st.tuples(st.just(name), st.fixed_dictionaries(arguments))
 
 
+METHODS = [Method.ACTIVATE, Method.DEACTIVATE]
+
 moves = st.one_of(
     *[move("ask_sensibly", role=st.sampled_from(SHARED), at_once=st.just(True))] * 4,
     move("ask_sensibly", role=roles, at_once=st.just(False)),
-    move("ask_anything", method=st.sampled_from(Method), role=roles, age=ages, at_once=st.booleans()),
+    move("ask_anything", method=st.sampled_from(METHODS), role=roles, age=ages, at_once=st.booleans()),
     *[
         move(
             "ask_anything",
@@ -57,7 +64,7 @@ moves = st.one_of(
     ]
     * 3,
     move("start_one", pick=picks),
-    move("ask_again", pick=picks, method=st.sampled_from(Method), role=roles, age=ages),
+    move("ask_again", pick=picks, method=st.sampled_from(METHODS), role=roles, age=ages),
     *[move("answer", pick=picks, proved=st.just(True))] * 4,
     move("answer", pick=picks, proved=st.booleans()),
     move("answer_late_or_early", pick=picks, proved=st.booleans()),
@@ -65,7 +72,14 @@ moves = st.one_of(
     move("commit", age=st.just(0), acknowledged=st.just(True)),
     move("commit", age=ages, acknowledged=st.booleans()),
     move("fail", age=ages, number=st.integers(0, 99)),
+    move("reconcile", role=roles, found=st.booleans()),
+    move("go_on"),
+    move("restart"),
+    *[move("account", pick=picks, truly=st.just(True))] * 3,
+    move("account", pick=picks, truly=st.booleans()),
 )
+
+CLAIM = Claim(proof=Proof.PROCESS_GONE, by="operator@host")
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -76,21 +90,36 @@ class LedgerMachine(RuleBasedStateMachine):
             for role, others in CONFLICTS.items()
         }
         self.events: list[tuple[str, dict[str, Any]]] = []
-        self.ledger = Ledger(
-            conflicts=CONFLICTS, opening=opening, training={T}, clock=lambda: 0.0, emit=self.listen
-        )
+        self.opening = opening
+        self.disk = MemoryDisk()
+        self.ledger = self.make()
         self.holding: set[RoleName] = set()
         self.holder: dict[RoleName, BatchId] = {}
         self.unknown: set[RoleName] = set()
+        self.unaccounted: set[RoleName] = set()
         self.tokens = [0]
         self.operations: list[Operation] = []
         self.sent: set[OperationId] = set()
         self.fates: dict[OperationId, Any] = {}
         self.pending: set[BatchId] = set()
+        self.attempts: dict[BatchId, int] = {}
         self.committed: set[BatchId] = set()
         self.failure: tuple[BatchId, str] | None = None
         self.calm = 0
         self.newest = 0
+
+    def make(self) -> Ledger:
+        """A ledger of the present run, which begins or goes on by what the disk says."""
+        return Ledger(
+            conflicts=CONFLICTS,
+            opening=self.opening,
+            training={T},
+            clock=lambda: 0.0,
+            wall_clock=lambda: 0.0,
+            emit=self.listen,
+            journal=MemoryJournal(self.disk, long_bytes=4_000),
+            run="this run",
+        )
 
     def listen(self, kind: str, /, **fields: Any) -> None:
         self.events.append((kind, fields))
@@ -109,6 +138,11 @@ class LedgerMachine(RuleBasedStateMachine):
         self.calm = calm
         self.begin(0)
         self.ask_sensibly(first, at_once=True)
+
+    @property
+    def fenced(self) -> set[RoleName]:
+        """Nobody knows what they hold."""
+        return self.unknown | self.unaccounted
 
     def batch(self, age: int) -> BatchId:
         return BatchId(max(0, self.newest - age))
@@ -168,13 +202,13 @@ class LedgerMachine(RuleBasedStateMachine):
         assert operation.token is not None
         assert operation.token > self.tokens[-1], "tokens grow"
         self.tokens.append(operation.token)
-        assert role not in self.unknown, "a fence is never passed"
+        assert role not in self.fenced, "a fence is never passed"
         if operation.command.method is Method.ACTIVATE:
             assert self.failure is None, "after a failure only deactivations"
             assert (batch in self.pending) is (role != T), (
                 "training waits for the commit, all others for none"
             )
-            assert not (CONFLICTS[role] & self.holding), "two roles on one device"
+            assert not (CONFLICTS[role] & (self.holding | self.fenced)), "two roles on one device"
             assert role not in self.holding
             self.holding.add(role)
             self.holder[role] = batch
@@ -183,7 +217,11 @@ class LedgerMachine(RuleBasedStateMachine):
             assert self.holder[role] == batch, "only the batch that holds a lease gives it back"
 
     def answer(self, pick: int, proved: bool) -> None:
-        calling = self.in_state(OperationState.CALLING)
+        calling = [
+            operation
+            for operation in self.in_state(OperationState.CALLING)
+            if operation.command.role not in self.unaccounted
+        ]
         if not calling:
             return
         operation = calling[pick % len(calling)]
@@ -198,7 +236,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def answer_late_or_early(self, pick: int, proved: bool) -> None:
         operation = self.operations[pick % len(self.operations)]
-        if operation.state is OperationState.CALLING:
+        if operation.state is OperationState.CALLING or operation.command.role not in SHARED:
             return
         before = self.ledger.status()
         with pytest.raises(TransitionError):
@@ -216,8 +254,10 @@ class LedgerMachine(RuleBasedStateMachine):
             with pytest.raises(TransitionError):
                 self.ledger.begin_batch(batch)
         else:
-            self.ledger.begin_batch(batch)
+            again = batch not in self.pending
+            self.attempts[batch] = self.attempts.get(batch, 0) + again
             self.pending.add(batch)
+            assert self.ledger.begin_batch(batch) == self.attempts[batch]
 
     def commit(self, age: int, acknowledged: bool) -> None:
         batch = self.batch(age)
@@ -227,13 +267,12 @@ class LedgerMachine(RuleBasedStateMachine):
         if self.failure is not None:
             with pytest.raises(BatchFailedError, match=self.failure[1]):
                 self.ledger.commit_batch(batch, acknowledged=acknowledged)
-        elif batch in self.pending and acknowledged and not self.holding:
+        elif batch in self.pending and acknowledged and not self.holding | self.fenced:
             self.ledger.commit_batch(batch, acknowledged=acknowledged)
             self.pending.discard(batch)
             self.committed.add(batch)
             self.newest = max(self.newest, batch + 1)
-            self.ledger.begin_batch(BatchId(self.newest))
-            self.pending.add(BatchId(self.newest))
+            self.begin(0)
         else:
             with pytest.raises(RolecallError):
                 self.ledger.commit_batch(batch, acknowledged=acknowledged)
@@ -250,7 +289,82 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.fail_batch(batch, reason)
         if self.failure is None:
             self.failure = (batch, reason)
+            self.attempts.setdefault(batch, 1)
             self.pending.clear()
+
+    # --- after a failure, after a death --------------------------------------------------
+
+    def reconcile(self, role: RoleName, found: bool) -> None:
+        """An operator's claim, found true or not."""
+        operation = self.ask_for(Command(batch=None, method=Method.RECONCILE, role=role, claim=CLAIM))
+        if role in self.unaccounted:
+            assert operation.state is OperationState.FAILED, "it has not been asked yet"
+            return
+        assert operation.state is OperationState.CALLING
+        assert self.ledger.may_lift(operation) is (role in self.unknown)
+        if role in self.unknown:
+            assert operation.token is not None
+            assert operation.token > self.tokens[-1], "tokens grow"
+            self.tokens.append(operation.token)
+        if found:
+            self.ledger.lift(operation, {})
+            if role in self.unknown:
+                self.unknown.discard(role)
+                self.holding.discard(role)
+        else:
+            self.ledger.keep_fence(operation, "process 4711 is left")
+            self.sent.add(operation.id)
+
+    def go_on(self) -> None:
+        """Have the run go on after its failure."""
+        operation = self.ask_for(Command(batch=None, method=Method.RESUME, role=RoleName("")))
+        if self.holding | self.fenced:
+            assert operation.state is OperationState.FAILED, "only while every shared role sleeps"
+            return
+        assert operation.state is OperationState.FINISHED
+        assert operation.resumed_at == self.newest, "the lowest batch that is not committed"
+        self.failure = None
+
+    def ask_for(self, command: Command) -> Operation:
+        operation = self.ledger.open(OperationId(f"op-{len(self.operations)}"), command)
+        self.operations.append(operation)
+        assert self.ledger.start(operation) is None
+        return operation
+
+    def restart(self) -> None:
+        """The coordinator dies, and another one takes over: what roles do is unknown until they account."""
+        self.ledger = self.make()
+        self.operations = [self.ledger.open(known.id, known.command) for known in self.operations]
+        self.unaccounted = set(SHARED) - {T} - self.unknown
+        assert set(self.ledger.unaccounted) == self.unaccounted
+        draining = self.ledger.status()["leases"][T]["state"] == "SLEEPING"
+        if draining:  # the trainer's word stands, also one that was just given
+            self.holding.discard(T)
+
+    def account(self, pick: int, truly: bool) -> None:
+        """A role says where it stands, or proves nothing."""
+        if not self.unaccounted:
+            return
+        role = sorted(self.unaccounted)[pick % len(self.unaccounted)]
+        token = self.ledger.ask(role)
+        assert token > self.tokens[-1], "tokens grow"
+        self.tokens.append(token)
+        stands = ReplicaState.READY if role in self.holding else ReplicaState.SLEEPING
+        self.ledger.settle(role, token, stands if truly else None, "no answer")
+        self.unaccounted.discard(role)
+        match self.ledger.status()["leases"][role]["state"]:
+            case "ACTIVE":
+                assert truly
+                assert role in self.holding
+                assert not CONFLICTS[role] & (self.holding - self.unknown), "two roles on one device"
+                assert self.holder[role] in self.pending, "awake for an open batch"
+            case "SLEEPING":
+                assert truly
+                assert role not in self.holding
+            case blocked:
+                assert blocked == "BLOCKED"
+                assert not truly or role in self.holding
+                self.unknown.add(role)
 
     # --- always -------------------------------------------------------------------------
 
@@ -277,8 +391,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def states_tell_who_may_hold_devices(self) -> None:
         leases = self.ledger.status()["leases"]
         assert leases[D]["state"] == "ACTIVE"
-        assert {role for role in SHARED if leases[role]["state"] != "SLEEPING"} == self.holding
-        assert {role for role in SHARED if leases[role]["state"] == "BLOCKED"} == self.unknown
+        assert {role for role in SHARED if leases[role]["state"] != "SLEEPING"} == self.holding | self.fenced
+        assert {role for role in SHARED if leases[role]["state"] == "BLOCKED"} == self.fenced
 
     @invariant()
     def fates_are_final(self) -> None:
@@ -286,15 +400,17 @@ class LedgerMachine(RuleBasedStateMachine):
             if not operation.ended:
                 assert operation.id not in self.fates
                 continue
-            fate = operation.error or (operation.token,)
-            assert self.fates.setdefault(operation.id, fate) == fate
-            if operation.error and operation.id in self.sent:
-                assert isinstance(operation.error, LeaseBlockedError)
-            if operation.error:
-                assert isinstance(operation.error, LeaseError | BatchFailedError)
+            error = operation.error
+            fate = (type(error), str(error)) if error else (operation.token, operation.resumed_at)
+            assert self.fates.setdefault(operation.id, fate) == fate, "also after a restart"
+            if error and operation.id in self.sent and "restart" not in str(error):
+                assert isinstance(error, LeaseBlockedError)
+            if error:
+                assert isinstance(error, LeaseError | BatchFailedError)
 
     def teardown(self) -> None:
-        """The recorded events tell the whole story: each role's changes form a path of the table."""
+        """The journal and the events tell the whole story: each role's changes form a path of the table."""
+        assert replay(MemoryJournal(self.disk).records()) == self.ledger.history()
         path: dict[str, LeaseState] = {}
         for kind, fields in self.events:
             if kind == "lease.state" and fields["from"] is not None:

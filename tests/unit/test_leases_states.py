@@ -11,7 +11,7 @@ from rolecall.errors import TransitionError
 from rolecall.events.event import discard
 from rolecall.ids import BatchId, FencingToken, OperationId, RoleName
 from rolecall.leases import batch_state, lease_state, operation
-from rolecall.leases.transitions import require_transition
+from rolecall.transitions import require_transition
 
 TABLES: dict[str, Any] = {
     "lease": lease_state.TRANSITIONS,
@@ -42,8 +42,11 @@ def test_every_state_has_a_row_and_every_target_is_a_state(name: str) -> None:
     assert all(when for targets in table.values() for when in targets.values())
 
 
-def test_nothing_leads_out_of_a_fence() -> None:
-    assert lease_state.TRANSITIONS[lease_state.LeaseState.BLOCKED] == {}
+def test_only_proofs_lead_out_of_a_fence_and_to_where_they_prove() -> None:
+    ways = lease_state.TRANSITIONS[lease_state.LeaseState.BLOCKED]
+    proved = {lease_state.LeaseState.SLEEPING, lease_state.LeaseState.ACTIVE}
+    assert set(ways) - {lease_state.LeaseState.BLOCKED} == proved
+    assert all("proved" in words for words in ways.values())
 
 
 def test_a_role_that_shares_devices_never_starts_awake() -> None:
@@ -94,6 +97,6 @@ def test_the_batch_door_opens_for_the_table_and_for_nothing_else(
 def test_the_operation_door_refuses_what_the_table_does_not_have() -> None:
     command = operation.Command(batch=BatchId(0), method=operation.Method.ACTIVATE, role=RoleName("judge"))
     subject = operation.Operation(OperationId("a"), command)
-    subject.enter_state(operation.OperationState.FINISHED)
+    subject.enter_state(operation.OperationState.FINISHED, reason="asked")
     with pytest.raises(TransitionError, match=r"operation 'a' \(activate judge for batch 0\)"):
-        subject.enter_state(operation.OperationState.CALLING)
+        subject.enter_state(operation.OperationState.CALLING, reason="asked")

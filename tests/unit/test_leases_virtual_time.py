@@ -43,3 +43,13 @@ def test_waiting_for_what_nothing_will_bring_about_is_an_error_at_once() -> None
 
     with pytest.raises(NothingScheduledError):
         run_virtual(main())
+
+
+def test_what_is_given_to_a_thread_runs_at_once() -> None:
+    async def main() -> None:
+        assert await asyncio.to_thread(divmod, 7, 2) == (3, 1)
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.to_thread(divmod, 7, 0)
+        assert asyncio.get_running_loop().time() == 0.0
+
+    run_virtual(main())

@@ -12,6 +12,8 @@ from attrs import frozen
 
 from rolecall.batches.rewards import reward_field, reward_stage
 from rolecall.batches.schedule import order_stages
+from rolecall.batches.sharing import EVERYBODY_SHARES, Sharing
+from rolecall.batches.turns import Schedule, make_schedule
 from rolecall.errors import JobError
 from rolecall.ids import RoleName
 from rolecall.interfaces.role import Generate, NamedReward, Stage, StageRequest
@@ -28,24 +30,31 @@ class StagePlan:
     """What one batch runs.
 
     generation_role: awake while ``generate`` runs.
-    stages: in the order in which they run.
+    stages: in an order in which they could run one after the other.
     rewards: names of the job's rewards, in the order of the job file.
+    sharing: which roles share devices; the others' stages run at the same time.
     """
 
     generation_role: RoleName
     generate: Generate
     stages: tuple[Stage, ...] = ()
     rewards: tuple[str, ...] = ()
+    sharing: Sharing = EVERYBODY_SHARES
+
+    @property
+    def schedule(self) -> Schedule:
+        """The stages as turns of their roles."""
+        return make_schedule(self.stages, generation_role=self.generation_role, sharing=self.sharing)
 
 
-def plan_stages(job: ResolvedJob) -> StagePlan:
-    """Assemble the batch of a job.
+def plan_stages(job: ResolvedJob, sharing: Sharing = EVERYBODY_SHARES) -> StagePlan:
+    """Assemble the batch of a job, with the fewest hand-overs between roles that share devices.
 
     Raises:
         JobError: no role or several generate, a reward that no stage writes, or stages that
             can't be ordered.
     """
-    role, generate = _generation(job)
+    role, generate = generation_of(job)
     stages = [stage for name in job.roles for stage in _role_stages(job, name)]
     rules = tuple(reward for reward in job.rewards if reward.adapter.role is None)
     if rules:
@@ -54,12 +63,18 @@ def plan_stages(job: ResolvedJob) -> StagePlan:
     return StagePlan(
         generation_role=role,
         generate=generate,
-        stages=order_stages(stages, awake=role),
+        stages=order_stages(stages, awake=role, sharing=sharing),
         rewards=tuple(reward.name for reward in job.rewards),
+        sharing=sharing,
     )
 
 
-def _generation(job: ResolvedJob) -> tuple[RoleName, Generate]:
+def generation_of(job: ResolvedJob) -> tuple[RoleName, Generate]:
+    """Return the role that makes a job's samples, and what makes them.
+
+    Raises:
+        JobError: no role does, or several.
+    """
     found = [
         (role.name, generate)
         for role in job.roles.values()
@@ -78,6 +93,7 @@ def declared_stages(job: ResolvedJob, role: str) -> list[Stage]:
     request = StageRequest(
         rewards=tuple(reward for reward in job.rewards if reward.adapter.role == role),
         route_keys=frozenset(job.roles[role].config.route_keys),
+        models={name: model.weight_source for name, model in job.roles[role].models.items()},
     )
     return list(job.roles[role].plugin.scoring_stages(request))
 

@@ -49,7 +49,7 @@ class BatchReport:
 
     samples: as published, scores written back.
     dropped: ids of samples that a reward's ``drop_sample`` took out → the stage that did.
-    phases, handovers: in the order in which they happened.
+    phases, handovers: in the order in which they ended; they may overlap.
     """
 
     batch: BatchId

@@ -16,7 +16,8 @@ from typing import Any
 from rolecall.batches.concurrency import gather_bounded
 from rolecall.batches.finite import is_finite_number
 from rolecall.batches.sample import Sample, ScoreFields, Scores
-from rolecall.errors import ModelUnavailableError, RolecallError, ScoringError
+from rolecall.batches.words import in_words
+from rolecall.errors import ModelUnavailableError, ScoringError
 from rolecall.interfaces.reward_adapter import ScoringClient
 from rolecall.interfaces.role import NamedReward, Stage, StageContext
 
@@ -81,13 +82,13 @@ async def score_with_policy(
             return await _score_once(sample, reward, client)
         except Exception as error:  # noqa: BLE001 (third-party code: its reward's policy decides)
             failure = error
-            _log.info("%s, try %d of %d: %s", _where(sample, reward), attempt + 1, tries, _words(error))
+            _log.info("%s, try %d of %d: %s", _where(sample, reward), attempt + 1, tries, in_words(error))
     assert failure is not None
     if reward.on_error == "drop_sample":
-        _log.warning("%s: dropped from the batch: %s", _where(sample, reward), _words(failure))
+        _log.warning("%s: dropped from the batch: %s", _where(sample, reward), in_words(failure))
         return None
     after = f" after {tries} tries" if tries > 1 else ""
-    raise ScoringError(f"{_where(sample, reward)}{after}: {_words(failure)}") from failure
+    raise ScoringError(f"{_where(sample, reward)}{after}: {in_words(failure)}") from failure
 
 
 async def _score_once(sample: Sample, reward: NamedReward, client: ScoringClient | None) -> float:
@@ -116,10 +117,6 @@ def _pause_s(attempt: int, failure: Exception) -> float:
 
 def _where(sample: Sample, reward: NamedReward) -> str:
     return f'reward "{reward.name}" ({reward.adapter.name}) of sample "{sample.sample_id}"'
-
-
-def _words(error: Exception) -> str:
-    return str(error) if isinstance(error, RolecallError) else f"{type(error).__name__}: {error}"
 
 
 def combine_rewards(scores: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

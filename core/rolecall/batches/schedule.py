@@ -2,18 +2,20 @@
 
 Pure. Stages are ordered by the fields they read and write, and among all such orders one with
 the fewest hand-overs between roles is taken: a hand-over drains and wakes engines and costs
-seconds. The order depends on nothing but the stages and how they are listed.
+seconds. The order depends on nothing but the stages, how they are listed, and which roles share
+devices. What of it happens at the same time is for :mod:`rolecall.batches.turns` to say.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from attrs import fields_dict, frozen
+from attrs import fields_dict
 
+from rolecall.batches.fewest_handovers import fewest_handovers
 from rolecall.batches.sample import Prompt, Sample
+from rolecall.batches.sharing import EVERYBODY_SHARES, Sharing
 from rolecall.errors import JobError
 from rolecall.interfaces.role import Stage
 
@@ -36,11 +38,15 @@ def is_generated(field: str) -> bool:
     return field in _SAMPLE_FIELDS or field in _PROMPT_FIELDS or field.startswith(_METADATA)
 
 
-def order_stages(stages: Sequence[Stage], *, awake: str | None) -> tuple[Stage, ...]:
-    """Return the stages in the order in which they run.
+def order_stages(
+    stages: Sequence[Stage], *, awake: str | None, sharing: Sharing = EVERYBODY_SHARES
+) -> tuple[Stage, ...]:
+    """Return the stages in an order in which they can run one after the other.
 
-    ``awake`` is the role that is awake before the first stage. Stages without a role need no
-    hand-over. Of several best orders the one that keeps the listed order longest is taken.
+    ``awake`` is the role that is awake before the first stage. Stages without a role, and those of
+    a role that shares no devices, need no hand-over; a role stays awake until one that shares
+    devices with it is woken. Among roles that may come next, the one that has to wait for the
+    fewest hand-overs is preferred, then the one that is listed first.
 
     Raises:
         JobError: with every problem: a name twice, a field that nobody writes, that two stages
@@ -49,11 +55,11 @@ def order_stages(stages: Sequence[Stage], *, awake: str | None) -> tuple[Stage, 
     problems = [*_name_problems(stages), *_write_problems(stages), *_read_problems(stages)]
     if problems:
         raise JobError("\n".join(problems))
-    needs = _needs(stages)
+    needs = needs_of(stages)
     loop = _loop(needs)
     if loop:
         raise JobError(_loop_problem(stages, loop))
-    return tuple(stages[index] for index in _fewest_handovers(stages, needs, awake))
+    return tuple(stages[index] for index in fewest_handovers(stages, needs, awake=awake, sharing=sharing))
 
 
 # --- what is wrong with a set of stages -------------------------------------------------
@@ -99,7 +105,7 @@ def _read_problems(stages: Sequence[Stage]) -> list[str]:
     ]
 
 
-def _needs(stages: Sequence[Stage]) -> Mapping[int, frozenset[int]]:
+def needs_of(stages: Sequence[Stage]) -> Mapping[int, frozenset[int]]:
     """Stage index → indices of the stages that write what it reads."""
     writer = {field: index for index, stage in enumerate(stages) for field in stage.writes}
     return {
@@ -129,62 +135,3 @@ def _loop_problem(stages: Sequence[Stage], loop: tuple[int, ...]) -> str:
         for reader, writer in pairwise(loop)
     ]
     return f"stages wait for each other: {', '.join(steps)}"
-
-
-# --- the order --------------------------------------------------------------------------
-
-
-@frozen
-class _Position:
-    """How far an order has come: the stages in it, and the role that is awake after them."""
-
-    order: tuple[int, ...]
-    awake: str | None
-
-
-def _fewest_handovers(
-    stages: Sequence[Stage], needs: Mapping[int, frozenset[int]], awake: str | None
-) -> tuple[int, ...]:
-    # Breadth first over the number of hand-overs. Running whatever needs none is never worse
-    # than leaving it for later, so the only choice is which role comes next.
-    queue = deque([_advance(stages, needs, _Position((), awake))])
-    seen: set[tuple[frozenset[int], str | None]] = set()
-    while queue:
-        position = queue.popleft()
-        if len(position.order) == len(stages):
-            return position.order
-        state = (frozenset(position.order), position.awake)
-        if state in seen:
-            continue
-        seen.add(state)
-        for role in _next_roles(stages, needs, position):
-            queue.append(_advance(stages, needs, _Position(position.order, role)))
-    raise AssertionError("an order without loops has an end")
-
-
-def _advance(stages: Sequence[Stage], needs: Mapping[int, frozenset[int]], position: _Position) -> _Position:
-    """Append every stage that can run without a hand-over."""
-    order = list(position.order)
-    while True:
-        ready = (
-            index
-            for index, stage in enumerate(stages)
-            if index not in order and needs[index] <= set(order) and stage.role in (None, position.awake)
-        )
-        index = next(ready, None)
-        if index is None:
-            return _Position(tuple(order), position.awake)
-        order.append(index)
-
-
-def _next_roles(
-    stages: Sequence[Stage], needs: Mapping[int, frozenset[int]], position: _Position
-) -> list[str]:
-    """Roles with a stage that could run now, in the order in which the stages are listed."""
-    done = set(position.order)
-    roles = (
-        stage.role
-        for index, stage in enumerate(stages)
-        if index not in done and needs[index] <= done and stage.role is not None
-    )
-    return list(dict.fromkeys(roles))

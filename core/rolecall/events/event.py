@@ -16,15 +16,23 @@ class Event:
     ``stage.progress``, ``job.phase``). ``time_s`` is Unix time at the place where it happened.
     ``fields`` are JSON values only.
 
-    Kinds and their fields (``from`` is null when a lease or a batch enters its first state):
-        replica.state: role, engine, from, to, reason, generation, incarnation
+    Kinds and their fields (``from`` is null in a first state):
+        replica.state: role, engine, from, to, reason, generation, incarnation, token (the highest that its
+            manager has seen)
+        replica.prepared: role, engine, bytes (of files that its next start or wake reads), read_bytes (what
+            of those was not in memory yet), seconds, problem (or null); no device was touched
         replica.memory: role, engine, awake (bool), resident_bytes
         engine.reaped: role, engine, incarnation, node, killed (pids), left (pids), left_bytes, vacant (bool);
             what a dead worker's engine left on its node, and whether nothing of it is there any more
         weights.update: role, model, version, source (``disk``, ``tensors`` or ``group``), current (the
             model's version now), updated (engines), failed (engines)
+        scale.state: role, model, action (``scale_out`` or ``scale_in``), operation, from, to, reason, engines
+            (that come or go), left (engines of which something is left to clean)
         lease.state: role, from, to, reason, token, batch (int or null)
+        lease.reconciled: role, operation, by, decided_s (Unix time), proof, note, evidence (engine → what
+            was found); the audit record of a fence that was lifted, or of a look at fenced replicas
         batch.state: batch, from, to, reason
+        operation.state: operation, method, role, batch (int or null), from, to, reason, token (or null)
         stage.state: batch, stage, role (or null), state (``started`` or ``finished``)
         stage.progress: batch, stage, done, total, tokens
         router.started: role, model, url, number (of this model's routers)

@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -48,35 +49,46 @@ def read_event_log(path: Path) -> list[Event]:
     return events
 
 
+def _cut_torn_line(path: Path) -> None:
+    """Take off a last line that a crash left unfinished, so that the next event has a line of its own."""
+    if path.exists():
+        whole = path.read_bytes().rpartition(b"\n")
+        os.truncate(path, len(whole[0]) + len(whole[1]))
+
+
 class SenderOrder:
     """Puts each sender's events back into the order in which they were sent.
 
-    A Ray actor may start concurrent calls in any order. Event n + 1 of a sender is held until n
+    A Ray actor may start concurrent calls in any order. Group n + 1 of a sender's events is held until n
     has come; senders don't wait for each other.
     """
 
     def __init__(self, publish: Callable[[Event], None]) -> None:
         self._publish = publish
         self._next: dict[str, int] = {}
-        self._early: dict[tuple[str, int], Event] = {}
+        self._early: dict[tuple[str, int], Sequence[Event]] = {}
 
-    def take(self, sender: str, number: int, event: Event) -> None:
-        """Take event ``number`` (from 0) of a sender and publish what is now in order."""
-        self._early[sender, number] = event
+    def take(self, sender: str, number: int, events: Sequence[Event]) -> None:
+        """Take group ``number`` (from 0) of a sender and publish what is now in order."""
+        self._early[sender, number] = events
         due = self._next.get(sender, 0)
         while (ready := self._early.pop((sender, due), None)) is not None:
             due += 1
-            self._publish(ready)
+            for event in ready:
+                self._publish(event)
         self._next[sender] = due
 
 
 class EventHub:
     """Lives in one event loop; observers run on one thread of their own, in order.
 
-    ``observers`` maps a label, the plugin's name with its distribution, to the observer.
+    ``observers`` maps a label, the plugin's name with its distribution, to the observer. ``append``: the
+    log of the run that is resumed goes on; otherwise a log that is there is written anew.
     """
 
-    def __init__(self, observers: Mapping[str, Observer], log_path: Path | None = None) -> None:
+    def __init__(
+        self, observers: Mapping[str, Observer], log_path: Path | None = None, *, append: bool = False
+    ) -> None:
         self._observers = dict(observers)
         self._history: deque[tuple[int, Event]] = deque(maxlen=HISTORY)
         self._next_sequence = 0
@@ -84,7 +96,9 @@ class EventHub:
         self._log: IO[str] | None = None
         if log_path is not None:
             log_path.parent.mkdir(parents=True, exist_ok=True)
-            self._log = log_path.open("w", encoding="utf-8")
+            if append:
+                _cut_torn_line(log_path)
+            self._log = log_path.open("a" if append else "w", encoding="utf-8")
         self._inbox: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
+import atexit
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,6 +14,7 @@ from rolecall.config.specs import PluginsSection
 from rolecall.errors import JobError
 from rolecall.events.event import Emit, Event
 from rolecall.events.hub import EventHub, SenderOrder
+from rolecall.events.outbox import Outbox, flush_all
 from rolecall.interfaces.observer import Observer
 from rolecall.plugins.kinds import PluginKind
 
@@ -24,19 +23,19 @@ ACTOR_NAME = "events"
 MAX_CONCURRENT_READERS = 1_000
 """Each reader that follows the stream holds a call open; they must never keep an event out."""
 
-logger = logging.getLogger(__name__)
-
 
 class EventHubActor:
     """Ray actor around :class:`EventHub`; loads the observers by name in its own process."""
 
-    def __init__(self, observers: tuple[str, ...], log_path: str | None, plugins: PluginsSection) -> None:
-        self._hub = EventHub(_load(observers, plugins), Path(log_path) if log_path else None)
+    def __init__(
+        self, observers: tuple[str, ...], log_path: str | None, plugins: PluginsSection, append: bool
+    ) -> None:
+        self._hub = EventHub(_load(observers, plugins), Path(log_path) if log_path else None, append=append)
         self._order = SenderOrder(self._hub.publish)
 
-    async def emit(self, sender: str, number: int, event: Event) -> None:
-        """Take event ``number`` of a sender; calls may arrive in any order."""
-        self._order.take(sender, number, event)
+    async def emit(self, sender: str, number: int, events: list[Event]) -> None:
+        """Take a sender's events, its group ``number``; calls may arrive in any order."""
+        self._order.take(sender, number, events)
 
     async def tail(self, since: int, wait_s: float) -> tuple[int, list[Event]]:
         return await self._hub.tail(since, wait_s)
@@ -51,12 +50,16 @@ def start_hub(
     observers: tuple[str, ...],
     log_path: Path | None,
     plugins: PluginsSection | None = None,
+    append: bool = False,
 ) -> Any:
-    """Start the job's event hub and return its handle; the caller's process owns it."""
+    """Start the job's event hub and return its handle; the caller's process owns it.
+
+    ``append``: a log that is there goes on, since its run does.
+    """
     actor: Any = ray.remote(EventHubActor)
     return actor.options(
         name=ACTOR_NAME, namespace=namespace, num_cpus=0, max_concurrency=MAX_CONCURRENT_READERS
-    ).remote(observers, None if log_path is None else str(log_path), plugins or PluginsSection())
+    ).remote(observers, None if log_path is None else str(log_path), plugins or PluginsSection(), append)
 
 
 def find_hub(namespace: str) -> Any:
@@ -86,18 +89,14 @@ def remote_emitter(hub: Any) -> Emit:
     Its events reach the hub's readers in the order in which they were emitted here.
     """
     sender = uuid4().hex
-    lock = threading.Lock()
-    sent = 0
 
-    def emit(kind: str, /, **fields: Any) -> None:
-        nonlocal sent
-        event = Event(kind=kind, time_s=time.time(), fields=fields)
-        with lock:
-            try:
-                hub.emit.remote(sender, sent, event)
-            except Exception:  # sight may be lost, work may not: the hub owns no state of the job
-                logger.exception("event %s was not sent", kind)
-            else:
-                sent += 1
+    def send(number: int, events: list[Event]) -> None:
+        if not ray.is_initialized():
+            raise JobError("this process has left its Ray")  # a call would start another one
+        hub.emit.remote(sender, number, events)
 
-    return emit
+    return Outbox(send)
+
+
+# Registered after Ray's own, so called before it.
+atexit.register(flush_all)

@@ -16,23 +16,62 @@ from rolecall.leases.lease_state import LeaseState, OpeningLease
 
 _COUNTS_AS = {ReplicaState.READY: {ReplicaState.READY, ReplicaState.ONLOADING}}
 
+_VACANT = {ReplicaState.SLEEPING, ReplicaState.FAILED, ReplicaState.STOPPING}
+"""States of a confirmed replica that proved its release, or the end of its engine."""
+
+
+def _unfit(answer: object, *, role: RoleName) -> str:
+    """Why an answer proves nothing at all, whatever was asked; empty if it may."""
+    if problem := fence_doubt(answer, role=role):
+        return problem
+    assert isinstance(answer, LifecycleResult)
+    return "" if answer.outcomes else "the answer names no replica"
+
+
+def fence_doubt(answer: object, *, role: RoleName) -> str:
+    """Return why ``answer`` does not prove that no replica is fenced any more; empty if it does.
+
+    It names those that were fenced, which may be none.
+    """
+    if not isinstance(answer, LifecycleResult):
+        return f"answered {answer!r}, which is no lifecycle result"
+    if answer.role != role:
+        return f"the answer is about {answer.role!r}"
+    return "" if answer.confirmed else f"not confirmed: {answer.problem}"
+
 
 def doubt(answer: object, *, role: RoleName, expected: ReplicaState) -> str:
     """Return why ``answer`` does not prove that all replicas are ``expected``; empty if it does.
 
     Takes any object: the answer comes from another process.
     """
-    if not isinstance(answer, LifecycleResult):
-        return f"answered {answer!r}, which is no lifecycle result"
-    if answer.role != role:
-        return f"the answer is about {answer.role!r}"
-    if not answer.outcomes:
-        return "the answer names no replica"
-    if not answer.confirmed:
-        return f"not confirmed: {answer.problem}"
+    if problem := _unfit(answer, role=role):
+        return problem
+    assert isinstance(answer, LifecycleResult)
     reached = _COUNTS_AS.get(expected, {expected})
     astray = [f"{o.engine} is {o.state}" for o in answer.outcomes if o.state not in reached]
     return f"{', '.join(astray)} instead of {expected}" if astray else ""
+
+
+def vacancy_doubt(answer: object, *, role: RoleName) -> str:
+    """Return why ``answer`` does not prove that every replica is off its devices; empty if it does."""
+    if problem := _unfit(answer, role=role):
+        return problem
+    assert isinstance(answer, LifecycleResult)
+    holding = [f"{o.engine} is {o.state}" for o in answer.outcomes if o.state not in _VACANT]
+    return f"{', '.join(holding)}, which holds its devices" if holding else ""
+
+
+def standing(answer: object, *, role: RoleName) -> tuple[ReplicaState | None, str]:
+    """Return where an account proves all replicas to be, SLEEPING or READY; else None and why not."""
+    not_asleep, not_awake = (
+        doubt(answer, role=role, expected=state) for state in (ReplicaState.SLEEPING, ReplicaState.READY)
+    )
+    if not not_asleep:
+        return ReplicaState.SLEEPING, ""
+    if not not_awake:
+        return ReplicaState.READY, ""
+    return None, not_asleep if not_asleep == not_awake else f"{not_asleep}, {not_awake}"
 
 
 def opening_lease(role: RoleName, answer: LifecycleResult, *, shared: bool, replicas: int) -> OpeningLease:

@@ -1,21 +1,22 @@
 """A role's lease on its devices: the states, the allowed changes, the one door between them.
 
 BLOCKED is a fence: nobody knows what the engines hold, so nothing that merely arrives late may
-open it, and the table has no way out of it. :class:`Lease` is owned by the ledger; whether a
+open it. The ways out of it are proofs that were asked for. :class:`Lease` is owned by the ledger; whether a
 change is *justified* is the ledger's business, whether it is *possible* is decided here.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from enum import StrEnum
 
-from attrs import frozen
+from attrs import define, frozen
 
+from rolecall.errors import LeaseError
 from rolecall.events.event import Emit
 from rolecall.ids import BatchId, FencingToken, RoleName
-from rolecall.leases.transitions import require_transition
+from rolecall.transitions import require_transition
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +46,19 @@ TRANSITIONS: Mapping[LeaseState, Mapping[LeaseState, str]] = {
         LeaseState.SLEEPING: "the role confirmed that every replica is SLEEPING",
         LeaseState.BLOCKED: "not confirmed: no answer in time, an error, or an answer without proof",
     },
-    LeaseState.BLOCKED: {},
+    LeaseState.BLOCKED: {
+        LeaseState.SLEEPING: "reconciled: every replica proved that it holds no device memory; "
+        "or, after a restart of the coordinator, that it is SLEEPING",
+        LeaseState.ACTIVE: "reconciled, of a resident role: every replica proved that it is READY; "
+        "or so after a restart of the coordinator, of a role that its batch holds",
+        LeaseState.BLOCKED: "a reconciliation, or the question after a restart, proved nothing; the reason "
+        "says what is missing",
+    },
 }
 
 SHARED_STARTS: Mapping[LeaseState, str] = {
     LeaseState.SLEEPING: "shared role, proved asleep; the trainer's, not there yet",
-    LeaseState.BLOCKED: "start not confirmed",
+    LeaseState.BLOCKED: "start not confirmed, or the coordinator was restarted",
 }
 """First states of a role that conflicts with another. Never ACTIVE: it has to be granted."""
 
@@ -59,6 +67,16 @@ RESIDENT_STARTS: Mapping[LeaseState, str] = {
     LeaseState.BLOCKED: "start not confirmed",
 }
 """First states of a role that conflicts with nobody and stays awake for the whole job."""
+
+
+@define(kw_only=True)
+class PastLease:
+    """A lease as it was last, by the journal."""
+
+    state: LeaseState
+    reason: str
+    token: int | None = None
+    batch: int | None = None
 
 
 @frozen(kw_only=True)
@@ -86,11 +104,12 @@ class Lease:
         token: FencingToken | None,
         emit: Emit,
         clock: Callable[[], float],
+        batch: BatchId | None = None,
     ) -> None:
         self.role = role
         self._emit = emit
         self._clock = clock
-        self._become(None, opening.state, opening.reason, token, None)
+        self._become(None, opening.state, opening.reason, token, batch)
 
     def enter_state(
         self, wanted: LeaseState, *, reason: str, token: FencingToken | None, batch: BatchId | None
@@ -138,3 +157,31 @@ class Lease:
         if self.batch is None:
             return f"{self.role} is {self.state}"
         return f"{self.role} is {self.state} (batch {self.batch}, token {self.token})"
+
+
+def check_setup(
+    conflicts: Mapping[RoleName, Set[RoleName]], opening: Mapping[RoleName, OpeningLease]
+) -> None:
+    """Return if conflicts and first leases are of the same roles and fit each other.
+
+    Raises:
+        LeaseError: they don't.
+    """
+    if conflicts.keys() != opening.keys():
+        raise LeaseError(
+            f"conflicts name {sorted(conflicts)}, opening leases {sorted(opening)}; "
+            "they must name the same roles"
+        )
+    for role, others in conflicts.items():
+        for other in others:
+            if other == role or role not in conflicts.get(other, ()):
+                raise LeaseError(
+                    f"{role!r} conflicts with {other!r} but not the other way round; "
+                    "a conflict joins two different roles"
+                )
+        starts = SHARED_STARTS if others else RESIDENT_STARTS
+        if opening[role].state not in starts:
+            kind = "shares devices" if others else "shares no device"
+            raise LeaseError(
+                f"{role!r} {kind} and can't start {opening[role].state}; allowed: {', '.join(starts)}"
+            )

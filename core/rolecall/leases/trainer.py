@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rolecall.engines.proof import Proof
 from rolecall.engines.replica_state import ReplicaState
 from rolecall.engines.results import LifecycleResult, ReplicaOutcome
 from rolecall.ids import EngineId, FencingToken, RoleName
@@ -33,8 +34,31 @@ class TrainersWord:
         del token, timeout_s
         return self._says(ReplicaState.SLEEPING)
 
-    def _says(self, state: ReplicaState) -> LifecycleResult:
-        outcome = ReplicaOutcome(engine=EngineId(self._role), state=state, confirmed=True)
+    async def prepare(self, timeout_s: float) -> None:
+        """Nothing: the trainer prepares itself."""
+        del timeout_s
+
+    async def account(self, token: FencingToken, timeout_s: float) -> LifecycleResult:
+        """Nobody can look into the trainer; the ledger goes by what it has said."""
+        del token, timeout_s
+        return self._says(ReplicaState.READY, why_not="the trainer was not asked")
+
+    async def vacate(self, token: FencingToken, timeout_s: float, *, proof: Proof) -> LifecycleResult:
+        """Nobody but the trainer knows, and nobody has asked it."""
+        del token, timeout_s, proof
+        return self._says(
+            ReplicaState.READY, why_not="the trainer itself gives its turn back, or ends the job"
+        )
+
+    async def lift_fences(self, timeout_s: float, *, proof: Proof) -> LifecycleResult:
+        """It has none."""
+        del timeout_s, proof
+        return LifecycleResult(role=self._role, outcomes=())
+
+    def _says(self, state: ReplicaState, *, why_not: str = "") -> LifecycleResult:
+        outcome = ReplicaOutcome(
+            engine=EngineId(self._role), state=state, confirmed=not why_not, detail=why_not
+        )
         return LifecycleResult(role=self._role, outcomes=(outcome,))
 
 

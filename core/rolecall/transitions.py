@@ -1,8 +1,9 @@
 """Transition tables as data: asking them and drawing them.
 
 A table maps each state to the states it may go to, each with the words for *when* it does. The
-lease, batch and operation machines are such tables; ``docs/explanation/leases.md`` is drawn from
-them, so the page can't say something else than the code. Pure; holds no state.
+replica, lease, batch and operation machines are such tables; ``docs/explanation/leases.md`` and
+``engine-lifecycle.md`` are drawn from them, so the pages can't say something else than the code.
+Pure; holds no state.
 """
 
 from __future__ import annotations
