@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from rolecall.api import StageRequest
+from attrs import evolve
+
+from rolecall.api import Sample, StageRequest, WeightSource
 from rolecall.testing import RoleContract
 from rolecall_roles.genrm.role import GenRMRole
 from rolecall_roles.rollout.role import RolloutRole
@@ -30,6 +32,42 @@ class TestTeacherWithoutTopK(RoleContract):
     options: ClassVar = {"top_k": 0, "route_by": "metadata.level"}
 
 
+class TestTeacherWithUnion(RoleContract):
+    plugin = TeacherRole
+    options: ClassVar = {"top_k": 3, "union": True, "union_window": 2}
+
+    def samples(self) -> list[Sample]:
+        """Half of them have the policy's own most probable tokens."""
+        return [
+            evolve(sample, rollout_topk_ids=tuple((token, token + 1) for token in sample.response_ids))
+            if number % 2
+            else sample
+            for number, sample in enumerate(super().samples())
+        ]
+
+
+class TestTeacherWithExternal(RoleContract):
+    """Beside its own models it has an external teacher, to which none of the samples goes."""
+
+    plugin = TeacherRole
+    options: ClassVar = {
+        "external": {
+            "far": {
+                "urls": ["http://127.0.0.1:1"],
+                "model_path": "m",
+                "vocabulary_size": 9,
+                "route_keys": ["far"],
+            }
+        }
+    }
+
+    def test_its_stage_needs_no_role_where_all_teachers_are_external(self) -> None:
+        stages = [self.fresh().scoring_stages(StageRequest(models=models)) for models in ({}, MODELS)]
+        assert [stage.role for (stage,) in stages] == [None, self.plugin.name]
+        assert ["teacher_weight_version" in stage.writes for (stage,) in stages] == [False, True]
+
+
+MODELS = {"follower": WeightSource.ACTOR}
 MESSAGES = [{"role": "user", "content": "Is 2 + 2 = 4?"}]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -135,5 +136,67 @@ def test_a_response_can_not_pull_in_the_reference() -> None:
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        adapter(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "verdict", "reward"),
+    [
+        ({"verdicts": {}}, '{"score": 6}', 6 / 9),
+        ({"low": 1, "high": 5, "scale": 2.0}, '```json\n{"score": 3}\n```', 1.0),
+        ({"field": "a.b"}, '{"a": {"b": "no"}}', 0.0),
+        ({"verdicts": {"true": 0.7, "false": 0.1}}, '{"score": true}', 0.7),
+    ],
+)
+def test_a_json_verdict_is_worth_what_its_field_says(
+    options: dict[str, Any], verdict: str, reward: float
+) -> None:
+    assert adapter(form="json", **options).reward(verdict) == pytest.approx(reward)
+
+
+@pytest.mark.parametrize(
+    "verdict", ["", "6", '{"score": 60}', '{"score": "maybe"}', '{"score": 1} {"score": 2}']
+)
+def test_what_is_no_json_verdict_raises_and_is_never_a_zero(verdict: str) -> None:
+    with pytest.raises(ValueError, match="verdict|score"):  # noqa: RUF043
+        adapter(form="json").reward(verdict)
+
+
+def test_the_last_number_or_word_may_count() -> None:
+    assert adapter(verdicts={}, where="last").reward("2 mistakes, so: 6") == pytest.approx(6 / 9)
+    assert adapter(where="last").reward("I think so, yes.") == 1.0
+
+
+async def test_a_judge_may_be_asked_how_likely_yes_is() -> None:
+    class Likely(Judge):
+        async def generate(self, payload: Any, **arguments: Any) -> dict[str, Any]:
+            self.asked.append((payload, arguments))
+            return {
+                "text": "no",
+                "meta_info": {"output_top_logprobs": [[[-0.7, 1, " Yes"], [-0.8, 2, "no"]]]},
+            }
+
+    client = Likely(None)
+    reward = await adapter(form="log_prob", scale=10.0).score(SAMPLE, client)
+    assert reward == pytest.approx(10 / (1 + math.exp(-0.1)))
+    payload, arguments = client.asked[0]
+    assert payload["sampling_params"]["max_new_tokens"] == 1
+    assert payload["return_logprob"] is payload["return_text_in_logprobs"] is True
+    assert arguments["affinity_key"] == "p"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"form": "log_prob", "ask": "chat"}, 'ask must be "completion"'),
+        ({"schema": {"pattern": "x"}}, "schema.pattern is not known"),
+        ({"field": "a..b"}, "names with dots"),
+        ({"yes": ("no",)}, "can't mean both"),
+        ({"verdicts": {"not sure": 0.5}}, "must be one word"),
+        ({"verdicts": {"yes": float("nan")}}, "must be a finite number"),
+    ],
+)
+def test_a_form_that_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         adapter(**options)

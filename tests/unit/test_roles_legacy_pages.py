@@ -60,7 +60,7 @@ class Gateway:
 
 
 def get(role: Any, shown: Snapshot) -> Any:
-    (endpoint,) = role.endpoints()
+    (endpoint,) = [page for page in role.endpoints() if page.query]
 
     async def handler(request: Request) -> Any:
         return await endpoint.handler(request, Gateway(shown))

@@ -48,6 +48,7 @@ class Engine:
             "output_ids": [7, 8],
             "meta_info": {
                 "prompt_tokens": len(ids),
+                "completion_tokens": 2,
                 "output_token_logprobs": [[-0.5, 7, None], [-1, 8, None]],
                 "finish_reason": {"type": "stop", "matched": 8},
                 "weight_version": "3",
@@ -55,6 +56,8 @@ class Engine:
         }
         if self.echo:
             answer["prompt_token_ids"] = list(ids)
+        if not payload["return_logprob"]:
+            del answer["meta_info"]["output_token_logprobs"]
         if self.spoil is not None:
             self.spoil(answer)
         return answer
@@ -77,9 +80,15 @@ class Engine:
 
 
 async def generate(
-    engine: Engine, *, template: str = "<{prompt}>", samples: int = 2, **sampling: Any
+    engine: Engine,
+    *,
+    samples: int = 2,
+    prompts: Sequence[Prompt] = PROMPTS,
+    lora_path: str | None = None,
+    log_probs: bool = True,
+    **sampling: Any,
 ) -> Sequence[Sample]:
-    run = RolloutRole(RolloutOptions(prompt_template=template)).generation()
+    run = RolloutRole(RolloutOptions(prompt_template="<{prompt}>", lora_path=lora_path)).generation()
     assert run is not None
     context = GenerationContext(
         client=engine,
@@ -87,8 +96,9 @@ async def generate(
         sampling={"max_new_tokens": 4, **sampling},
         max_concurrency=3,
         progress=lambda *_: None,
+        log_probs=log_probs,
     )
-    return await run(PROMPTS, context)
+    return await run(prompts, context)
 
 
 async def test_samples_are_complete_groups_in_prompt_order() -> None:
@@ -165,7 +175,15 @@ def _set(*path: str, to: Any) -> Callable[[dict[str, Any]], None]:
     [
         (_set("prompt_token_ids", to=[1]), "other prompt tokens than were sent"),
         (_set("meta_info", "prompt_tokens", to=3), "counted 3 prompt tokens of the 4"),
-        (_set("output_ids", to=[7]), "answered 1 output_ids with 2 output_token_logprobs"),
+        (_set("output_ids", to=[7]), "counted 2 completion tokens and answered 1 output_ids"),
+        (
+            _set("meta_info", "output_token_logprobs", to=[[-1, 7]]),
+            "2 output_ids with 1 output_token_logprobs",
+        ),
+        (
+            _set("meta_info", "completion_tokens", to=3),
+            "counted 3 completion tokens and answered 2 output_ids",
+        ),
         (_set("output_ids", to=[7, 9]), r"output_token_logprobs\[1\] is about token 8, output_ids has 9"),
         (_set("output_ids", to=[7, "8"]), "output_ids with something that is no token id"),
         (_set("output_ids", to=None), "no usable output_ids"),
@@ -185,6 +203,71 @@ def _set(*path: str, to: Any) -> Callable[[dict[str, Any]], None]:
 async def test_an_answer_that_contradicts_itself_fails_generation(spoil: Any, message: str) -> None:
     with pytest.raises(UpstreamError, match=message):
         await generate(Engine(spoil))
+
+
+SEEING = Prompt(prompt_id="s", text="x", media={"image_data": ["data:image/png;base64,AA=="]})
+
+
+def expanding(answer: dict[str, Any]) -> None:
+    """As engines do: the one token that stands for the image becomes many."""
+    first, *rest = answer["prompt_token_ids"]
+    answer["prompt_token_ids"] = [first, *[rest[0]] * 5, *rest[1:]]
+    answer["meta_info"]["prompt_tokens"] = len(answer["prompt_token_ids"])
+
+
+async def test_what_a_prompt_shows_goes_to_the_engine_with_every_sample() -> None:
+    engine = Engine(expanding)
+    (first, _) = await generate(engine, prompts=[SEEING])
+    tokenised, *sent = [payload for payload, _ in engine.requests]
+    assert "image_data" not in tokenised, "the ids are those of the text"
+    assert [payload["image_data"] for payload in sent] == [SEEING.media["image_data"]] * 2
+    assert first.prompt_ids == tuple(ord(letter) for letter in "<x>"), "as they were sent"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (_set("prompt_token_ids", to=[60, 62, 120]), "other prompt tokens than were sent"),
+        (_set("meta_info", "prompt_tokens", to=2), "counted 2 prompt tokens of the 3"),
+    ],
+)
+async def test_an_image_is_no_excuse_for_other_tokens(spoil: Any, message: str) -> None:
+    with pytest.raises(UpstreamError, match=message):
+        await generate(Engine(spoil), prompts=[SEEING])
+
+
+async def test_without_an_image_no_token_may_be_added() -> None:
+    with pytest.raises(UpstreamError, match="counted"):
+        await generate(Engine(expanding))
+
+
+async def test_an_adapter_goes_with_every_sample_and_none_with_no_option() -> None:
+    engine, plain = Engine(), Engine()
+    await generate(engine, lora_path="policy-lora")
+    await generate(plain)
+    assert {payload["lora_path"] for payload, _ in engine.requests if "input_ids" in payload} == {
+        "policy-lora"
+    }
+    assert not any("lora_path" in payload for payload, _ in plain.requests)
+    with pytest.raises(ValueError, match="lora_path"):
+        RolloutOptions(lora_path="")
+
+
+async def test_an_evaluation_asks_for_no_log_probs_and_needs_none() -> None:
+    engine = Engine()
+    samples = await generate(engine, log_probs=False)
+    assert not any(payload.get("return_logprob") for payload, _ in engine.requests)
+    assert {(sample.response_ids, sample.rollout_log_probs) for sample in samples} == {((7, 8), ())}
+
+
+async def test_samples_of_one_batch_keep_each_the_version_it_was_made_with() -> None:
+    versions = iter("112233")
+
+    def spoil(answer: dict[str, Any]) -> None:
+        answer["meta_info"]["weight_version"] = next(versions)
+
+    samples = await generate(Engine(spoil))
+    assert sorted(str(sample.weight_version) for sample in samples) == list("112233")
 
 
 async def test_one_failed_sample_fails_all_and_leaves_no_request_under_way() -> None:

@@ -161,7 +161,10 @@ UNIFORM = -math.log(49152)
         ({"input_token_logprobs": [None, None, None]}, r"is None, not \[log-prob, id, …\]"),
         ({"input_top_logprobs": None}, "answered no input_top_logprobs"),
         ({"input_top_logprobs": [None, [[-1, 1, None]] * 8]}, "answered 2 input_top_logprobs, expected 3"),
-        ({"input_top_logprobs": [None, [[-1, 1, None]] * 8, None]}, r"input_top_logprobs\[2\] is None"),
+        (
+            {"input_top_logprobs": [None, [[-1, token, None] for token in range(8)], None]},
+            r"input_top_logprobs\[2\] is None",
+        ),
         ({"input_top_logprobs": [None, *[[[-1, 1, None]] * 7] * 2]}, "not 8 tokens"),
         ({"input_top_logprobs": [None, *[[[None, 1, None]] * 8] * 2]}, "None, not a finite number"),
         ({"input_top_logprobs": [None, *[[[-1, None, None]] * 8] * 2]}, "names no token id"),

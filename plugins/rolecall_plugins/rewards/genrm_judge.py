@@ -1,8 +1,9 @@
 """``genrm_judge``: asks the judge role for a verdict and turns it into a reward.
 
 A verdict is a known word at the start of the judge's answer or, without words, the first number in
-it. An answer that is neither, or a number out of range, is an error, and the reward's ``on_error``
-says what that means: it is never a reward of 0.
+it; or a field of a JSON object; or how likely the judge's next token is yes. An answer that is none,
+or a number out of range, is an error, and the reward's ``on_error`` says what that means: it is never
+a reward of 0.
 """
 
 from __future__ import annotations
@@ -11,12 +12,21 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from attrs import field, frozen, validators
+from attrs import field as attrs_field
+from attrs import frozen, validators
 
-from rolecall.api import ROLECALL_API, RewardAdapter, Sample, ScoringClient, UpstreamError, hookimpl
-
-_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
-_FIRST_WORD = re.compile(r"\W*(\w+)")
+from rolecall.api import (
+    ROLECALL_API,
+    JsonVerdict,
+    NumberVerdict,
+    RewardAdapter,
+    Sample,
+    ScoringClient,
+    UpstreamError,
+    WordVerdict,
+    YesNoVerdict,
+    hookimpl,
+)
 
 _PLACEHOLDERS = re.compile(r"\{(prompt|answer|response)\}")
 
@@ -49,6 +59,8 @@ Answer: {response}
 Correct:"""
 
 Ask = Literal["completion", "chat"]
+Form = Literal["text", "json", "log_prob"]
+Place = Literal["first", "last", "whole"]
 
 
 def _has_response(_: object, attribute: Any, value: str) -> None:
@@ -80,22 +92,44 @@ class GenRMJudgeOptions:
         ``{response}`` are replaced.
     system: system message before a chat; None sends none.
     verdicts: word → what it is worth; case does not count. Empty: the judge is asked for a number.
+    form: ``text``: the verdict is a word or a number in the answer. ``json``: it is a field of the one JSON
+        object in the answer. ``log_prob``: it is how likely the judge goes on with a word of ``yes`` rather
+        than of ``no``, from 0 to 1; nothing is parsed, and ``ask`` has to be ``completion``.
+    where: which word or number of a text counts.
+    field: of ``json``: the field's name, with dots for objects in it.
+    schema: of ``json``: what the whole object has to look like, in a small part of JSON Schema.
+    yes, no: of ``log_prob``: the tokens that say it; case and blanks around don't count.
+    least_mass: of ``log_prob``: yes and no together have to be as likely as that.
     low, high: the range in which numbers are asked for; ``low`` is worth 0, ``high`` is worth 1.
     scale: the reward is this times what the verdict is worth.
     sampling: the judge's sampling parameters; the verdict should be short.
     model, route_key: which judge, if the role has several.
     """
 
-    ask: Ask = field(default="completion", validator=validators.in_(("completion", "chat")))
-    template: str = field(default=TEMPLATE, validator=_has_response)
+    ask: Ask = attrs_field(default="completion", validator=validators.in_(("completion", "chat")))
+    template: str = attrs_field(default=TEMPLATE, validator=_has_response)
     system: str | None = None
-    verdicts: Mapping[str, float] = field(factory=_yes_or_no)
+    verdicts: Mapping[str, float] = attrs_field(factory=_yes_or_no)
+    form: Form = attrs_field(default="text", validator=validators.in_(("text", "json", "log_prob")))
+    where: Place = attrs_field(default="first", validator=validators.in_(("first", "last", "whole")))
+    field: str = "score"
+    schema: Mapping[str, Any] = attrs_field(factory=dict)
+    yes: tuple[str, ...] = ("yes",)
+    no: tuple[str, ...] = ("no",)
+    least_mass: float = 0.5
     low: float = 0.0
-    high: float = field(default=9.0, validator=_above_low)
-    scale: float = field(default=1.0, validator=validators.gt(0))
-    sampling: Mapping[str, Any] = field(factory=_short_and_greedy)
+    high: float = attrs_field(default=9.0, validator=_above_low)
+    scale: float = attrs_field(default=1.0, validator=validators.gt(0))
+    sampling: Mapping[str, Any] = attrs_field(factory=_short_and_greedy)
     model: str | None = None
     route_key: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.form == "log_prob" and self.ask == "chat":
+            raise ValueError('ask must be "completion" for form = "log_prob": a chat answers with text only')
+        # Made once for their own checks: what is wrong is told before anything starts.
+        JsonVerdict(path=self.field, schema=self.schema, low=self.low, high=self.high, words=self.verdicts)
+        YesNoVerdict(yes=self.yes, no=self.no, least_mass=self.least_mass)
 
 
 class GenRMJudge:
@@ -111,7 +145,7 @@ class GenRMJudge:
 
     def __init__(self, options: GenRMJudgeOptions) -> None:
         self._options = options
-        self._words = {word.casefold(): worth for word, worth in options.verdicts.items()}
+        self._yes_no = YesNoVerdict(yes=options.yes, no=options.no, least_mass=options.least_mass)
 
     async def score(self, sample: Sample, client: ScoringClient | None) -> float:
         """Return what the judge's verdict is worth, times the scale.
@@ -121,8 +155,15 @@ class GenRMJudge:
             ValueError: its answer is no verdict.
         """
         assert client is not None, "an adapter that names a role gets a client"
-        ask = self._chat if self._options.ask == "chat" else self._complete
-        return self.reward(await ask(sample, client))
+        if self._options.ask == "chat":
+            return self.reward(await self._chat(sample, client))
+        if self._options.form == "log_prob":
+            return self._yes_no.read(await self._complete(sample, client)) * self._options.scale
+        answer = await self._complete(sample, client)
+        text = answer.get("text")
+        if not isinstance(text, str):
+            raise UpstreamError(f"the judge answered without text: {answer!r:.120}")
+        return self.reward(text)
 
     async def _chat(self, sample: Sample, client: ScoringClient) -> str:
         system = self._options.system
@@ -136,17 +177,18 @@ class GenRMJudge:
             affinity_key=sample.group_id,
         )
 
-    async def _complete(self, sample: Sample, client: ScoringClient) -> str:
-        answer = await client.generate(
-            {"text": self.question(sample), "sampling_params": dict(self._options.sampling)},
+    async def _complete(self, sample: Sample, client: ScoringClient) -> dict[str, Any]:
+        sampling = dict(self._options.sampling)
+        payload: dict[str, Any] = {"text": self.question(sample), "sampling_params": sampling}
+        if self._options.form == "log_prob":
+            sampling["max_new_tokens"] = 1
+            payload |= self._yes_no.fields()
+        return await client.generate(
+            payload,
             model=self._options.model,
             route_key=self._options.route_key,
             affinity_key=sample.group_id,
         )
-        text = answer.get("text")
-        if not isinstance(text, str):
-            raise UpstreamError(f"the judge answered without text: {answer!r:.120}")
-        return text
 
     def question(self, sample: Sample) -> str:
         """Return what the judge reads about a sample.
@@ -164,25 +206,27 @@ class GenRMJudge:
         return _PLACEHOLDERS.sub(lambda match: values[match[1]], self._options.template)
 
     def reward(self, verdict: str) -> float:
-        """Return the reward for a verdict, or raise ``ValueError`` if it is none."""
-        worth = self._worth_of_word(verdict) if self._words else self._worth_of_number(verdict)
-        return worth * self._options.scale
+        """Return the reward for a verdict that is text, or raise ``ValueError`` if it is none."""
+        return self._worth(verdict) * self._options.scale
 
-    def _worth_of_word(self, verdict: str) -> float:
-        first = _FIRST_WORD.match(verdict)
-        if first is None or first[1].casefold() not in self._words:
-            raise ValueError(f"the verdict starts with none of {', '.join(self._words)}: {verdict!r:.80}")
-        return self._words[first[1].casefold()]
-
-    def _worth_of_number(self, verdict: str) -> float:
-        low, high = self._options.low, self._options.high
-        found = _NUMBER.search(verdict)
-        if found is None:
-            raise ValueError(f"the verdict has no number: {verdict!r:.80}")
-        grade = float(found[0])
-        if not low <= grade <= high:
-            raise ValueError(f"the verdict {grade:g} is not between {low:g} and {high:g}: {verdict!r:.80}")
-        return (grade - low) / (high - low)
+    def _worth(self, verdict: str) -> float:
+        options = self._options
+        number = NumberVerdict(low=options.low, high=options.high, where=options.where)
+        if options.form == "json":
+            found = JsonVerdict(
+                path=options.field,
+                schema=options.schema,
+                low=options.low,
+                high=options.high,
+                words=options.verdicts,
+            )
+            worth = found.read(verdict)
+            value = found.value(verdict)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            return number.share(worth) if is_number else worth
+        if options.verdicts:
+            return WordVerdict(words=options.verdicts, where=options.where).read(verdict)
+        return number.share(number.read(verdict))
 
 
 @hookimpl

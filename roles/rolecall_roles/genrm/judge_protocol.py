@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from rolecall.api import PayloadError, UpstreamCall, UpstreamError
+from rolecall.api import PayloadError, PayloadShape, UpstreamCall, UpstreamError
 
 CHAT_PATH = "/v1/chat/completions"
 
@@ -34,6 +34,38 @@ _SAME_NAME = (
 )
 _CHAT_NAMES = {**{name: name for name in _SAME_NAME}, **_RENAMED}
 """Native sampling parameter → its name in the chat protocol."""
+
+SHAPE = PayloadShape(
+    request={
+        "description": "A question to the judge. Sampling parameters have their native names.",
+        "type": "object",
+        "properties": {
+            "messages": {
+                "type": "array",
+                "minItems": 1,
+                "items": {
+                    "type": "object",
+                    "properties": {"role": {"type": "string"}, "content": {"type": ["string", "array"]}},
+                    "required": ["role", "content"],
+                },
+            },
+            "sampling_params": {
+                "type": ["object", "null"],
+                "properties": {name: {} for name in _CHAT_NAMES},
+                "additionalProperties": False,
+            },
+        },
+        "required": ["messages"],
+        "additionalProperties": False,
+    },
+    answer={
+        "type": "object",
+        "properties": {"response": {"type": "string"}},
+        "required": ["response"],
+        "additionalProperties": False,
+    },
+)
+"""The protocol as the gateway's OpenAPI document shows it."""
 
 
 def judge_call(payload: Mapping[str, Any], chat_template_kwargs: Mapping[str, Any]) -> UpstreamCall:

@@ -8,6 +8,25 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+_BODY: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "schema_version": {"const": 1},
+        "status": {"enum": ["healthy", "unhealthy"]},
+        "engines": {"type": "integer", "minimum": 0},
+    },
+    "required": ["schema_version", "status", "engines"],
+    "additionalProperties": False,
+}
+_CONTENT = {"application/json": {"schema": _BODY}}
+OPERATION: dict[str, Any] = {
+    "summary": "One word for the whole role.",
+    "responses": {
+        "200": {"description": "Healthy.", "content": _CONTENT},
+        "503": {"description": "Unhealthy.", "content": _CONTENT},
+    },
+}
+
 
 async def legacy_health(request: Request, gateway: Any) -> Response:
     """Answer 200 and ``healthy`` if every model has a replica that may be asked, else 503."""

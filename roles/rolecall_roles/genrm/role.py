@@ -11,6 +11,7 @@ from rolecall.api import (
     ROLECALL_API,
     Endpoint,
     Generate,
+    PayloadShape,
     Sample,
     Scores,
     Stage,
@@ -22,8 +23,8 @@ from rolecall.api import (
     reward_stage,
 )
 
-from .judge_protocol import judge_call
-from .legacy_health import legacy_health
+from .judge_protocol import SHAPE, judge_call
+from .legacy_health import OPERATION, legacy_health
 from .options import GenRMOptions
 from .template_client import TemplateClient
 
@@ -38,6 +39,7 @@ class GenRMRole:
     options: ClassVar[type[GenRMOptions]] = GenRMOptions
     weight_sources: ClassVar[tuple[WeightSource, ...]] = (WeightSource.STATIC,)
     deferrable: ClassVar[bool] = True
+    more_payloads: ClassVar[Sequence[PayloadShape]] = (SHAPE,)
 
     def __init__(self, options: GenRMOptions) -> None:
         self._kwargs = options.chat_template_kwargs
@@ -49,7 +51,15 @@ class GenRMRole:
         return UpstreamCall(path="/generate", payload=payload)
 
     def endpoints(self) -> Sequence[Endpoint]:
-        return [Endpoint(method="GET", path="/health", handler=legacy_health, query={"schema": "1"})]
+        return [
+            Endpoint(
+                method="GET",
+                path="/health",
+                handler=legacy_health,
+                query={"schema": "1"},
+                operation=OPERATION,
+            )
+        ]
 
     def generation(self) -> Generate | None:
         return None

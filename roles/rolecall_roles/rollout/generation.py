@@ -1,9 +1,10 @@
 """The generation stage: complete groups of samples for a batch's prompts.
 
-Each prompt is tokenised once, by the engine, and every sample of its group is asked for with
-those ids: token in, token out, nothing is tokenised twice. The group id is the affinity key, so
-a group meets one replica's prefix cache. The first request that fails ends the stage; groups
-that lack a sample are never returned.
+Each prompt is tokenised once, by the engine unless the caller has done so, and every sample of its group is
+asked for with those ids: token in, token out, nothing is tokenised twice. What a prompt shows beside its
+text (images …) goes along as it is. The group id is the affinity key, so a group meets one replica's prefix
+cache. The first request that fails ends the stage: the others are cancelled, which makes the client have
+their engines abort them, and groups that lack a sample are never returned.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class Generation:
         return await gather_bounded(turns, sample, context.max_concurrency)
 
     async def _tokenise(self, prompt: Prompt, context: GenerationContext) -> tuple[int, ...]:
+        if (given := context.prompt_ids.get(prompt.prompt_id)) is not None:
+            return tuple(given)
         payload: dict[str, Any] = {
             "text": self._options.render(prompt.text),
             "sampling_params": {"max_new_tokens": 0, "temperature": 0.0},
@@ -75,16 +78,26 @@ class Generation:
         return ids
 
     async def _sample(self, turn: _Turn, context: GenerationContext) -> Sample:
-        answer = await context.client.generate(
-            {
-                "input_ids": list(turn.prompt_ids),
-                "sampling_params": _sampling(context.sampling, turn),
-                "return_logprob": True,
-                "return_prompt_token_ids": True,
-            },
-            affinity_key=turn.prompt.prompt_id,
+        payload: dict[str, Any] = {
+            "input_ids": list(turn.prompt_ids),
+            "sampling_params": _sampling(context.sampling, turn),
+            "return_logprob": context.log_probs,
+            "return_prompt_token_ids": True,
+            **turn.prompt.media,
+        }
+        top_k = self._options.top_k if context.log_probs else 0
+        if top_k:
+            payload["top_logprobs_num"] = top_k
+        if self._options.lora_path is not None:
+            payload["lora_path"] = self._options.lora_path
+        answer = await context.client.generate(payload, affinity_key=turn.prompt.prompt_id)
+        completion = read_completion(
+            answer,
+            turn.prompt_ids,
+            log_probs=context.log_probs,
+            top_k=top_k,
+            expands=bool(turn.prompt.media),
         )
-        completion = read_completion(answer, turn.prompt_ids)
         return Sample(
             sample_id=f"{turn.prompt.prompt_id}/{turn.index}",
             group_id=turn.prompt.prompt_id,
@@ -95,6 +108,7 @@ class Generation:
             rollout_log_probs=completion.log_probs,
             finish_reason=completion.finish_reason,
             weight_version=completion.weight_version,
+            rollout_topk_ids=completion.top_ids,
         )
 
 

@@ -11,6 +11,31 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+_ENGINE: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "rank": {"type": "integer", "minimum": 0},
+        "status": {"type": "string"},
+        "url": {"type": ["string", "null"]},
+    },
+    "required": ["rank", "status", "url"],
+    "additionalProperties": False,
+}
+_BODY: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "schema_version": {"const": 1},
+        "engines": {"type": "array", "items": _ENGINE},
+        "total": {"type": "integer", "minimum": 0},
+    },
+    "required": ["schema_version", "engines", "total"],
+    "additionalProperties": False,
+}
+OPERATION: dict[str, Any] = {
+    "summary": "Rank, state and URL of every replica's head.",
+    "responses": {"200": {"description": "All heads.", "content": {"application/json": {"schema": _BODY}}}},
+}
+
 
 async def legacy_engines(request: Request, gateway: Any) -> Response:
     """Answer the heads in the order of models and replicas; ``rank`` counts them from 0."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import field, frozen
+from attrs import field, frozen, validators
 
 PLACEHOLDER = "{prompt}"
 
@@ -24,9 +24,14 @@ class RolloutOptions:
     prompt_template: text sent for a prompt; ``{prompt}`` stands for the prompt's text and nothing
         else is replaced. Solved examples before it help a small model. ``{prompt}`` alone sends
         the text as it is.
+    lora_path: LoRA adapter that samples are made with, as the engine has it loaded. None: the model alone.
+    top_k: ids of the most probable tokens to keep at each place of a response, for a teacher that scores
+        them too.
     """
 
     prompt_template: str = field(default=CHAT_ML, validator=_has_placeholder)
+    lora_path: str | None = field(default=None, validator=validators.optional(validators.min_len(1)))
+    top_k: int = field(default=0, validator=validators.ge(0))
 
     def render(self, text: str) -> str:
         return self.prompt_template.replace(PLACEHOLDER, text)

@@ -15,10 +15,11 @@ from rolecall.api import (
     WeightSource,
     check_native_payload,
     reward_stage,
+    scale_endpoints,
 )
 
 from .generation import Generation
-from .legacy_engines import legacy_engines
+from .legacy_engines import OPERATION, legacy_engines
 from .options import RolloutOptions
 
 STAGE = "policy"
@@ -45,7 +46,16 @@ class RolloutRole:
         return UpstreamCall(path="/generate", payload=payload)
 
     def endpoints(self) -> Sequence[Endpoint]:
-        return [Endpoint(method="GET", path="/engines", handler=legacy_engines, query={"schema": "1"})]
+        return [
+            Endpoint(
+                method="GET",
+                path="/engines",
+                handler=legacy_engines,
+                query={"schema": "1"},
+                operation=OPERATION,
+            ),
+            *scale_endpoints(),
+        ]
 
     def generation(self) -> Generate | None:
         return Generation(self._options)

@@ -2,7 +2,11 @@
 
 from rolecall.api import Role, hookimpl
 
+from .moving_average import MovingAverage
 from .role import TeacherRole
+from .urls import get_urls
+
+__all__ = ["MovingAverage", "get_urls", "rolecall_role"]
 
 
 @hookimpl

@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse
 from rolecall.api import (
     ROLECALL_API,
     Endpoint,
+    PayloadError,
     RequestError,
     Sample,
     Scores,
@@ -209,6 +210,25 @@ class Wrapping(SoundRole):
 class TestWrapping(PayloadContract):
     plugin = Wrapping
     fails: ClassVar = {"test_a_payload_is_adapted_alike_every_time": "adapting what is adapted changes it"}
+
+
+class Listing(SoundRole):
+    """Takes token ids as a list only."""
+
+    name = "listing"
+
+    def adapt_generate(self, payload: dict[str, Any]) -> UpstreamCall:
+        call = super().adapt_generate(payload)
+        if not isinstance(payload.get("input_ids", []), list):
+            raise PayloadError("input_ids: must be a list", field="input_ids")
+        return call
+
+
+class TestListing(PayloadContract):
+    plugin = Listing
+    fails: ClassVar = {
+        "test_token_ids_of_a_payload_may_come_undecoded": "PayloadError: input_ids: must be a list"
+    }
 
 
 class Elsewhere(SoundRole):

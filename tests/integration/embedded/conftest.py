@@ -185,3 +185,41 @@ def write_safetensors(path: Path, tensors: dict[str, np.ndarray[Any, Any]]) -> N
 @pytest.fixture
 def save_checkpoint() -> Any:
     return write_safetensors
+
+
+def to_hugging_face(
+    reference: Reference, change: dict[str, np.ndarray[Any, Any]]
+) -> dict[str, np.ndarray[Any, Any]]:
+    """The model's tensors under Hugging Face's names and row order."""
+    parts = {
+        "attn_norm": "input_layernorm",
+        "ffn_norm": "post_attention_layernorm",
+        "attn_q": "self_attn.q_proj",
+        "attn_k": "self_attn.k_proj",
+        "attn_v": "self_attn.v_proj",
+        "attn_output": "self_attn.o_proj",
+        "ffn_gate": "mlp.gate_proj",
+        "ffn_up": "mlp.up_proj",
+        "ffn_down": "mlp.down_proj",
+    }
+    heads = {"attn_q": 9, "attn_k": 3}
+    tensors = {}
+    for name, original in reference.weights.items():
+        values = change.get(name, original)
+        if name == "token_embd.weight":
+            tensors["model.embed_tokens.weight"] = values
+        elif name == "output_norm.weight":
+            tensors["model.norm.weight"] = values
+        else:
+            _, layer, part, _ = name.split(".")
+            if part in heads:
+                rows, columns = values.shape
+                pairs = values.reshape(heads[part], rows // heads[part] // 2, 2, columns)
+                values = pairs.swapaxes(1, 2).reshape(rows, columns)
+            tensors[f"model.layers.{layer}.{parts[part]}.weight"] = values
+    return tensors
+
+
+@pytest.fixture
+def hugging_face() -> Any:
+    return to_hugging_face

@@ -134,37 +134,6 @@ async def test_release_is_refused_while_something_runs(
     await task
 
 
-def hugging_face(reference: Any, change: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-    """The model's tensors under Hugging Face's names and row order."""
-    parts = {
-        "attn_norm": "input_layernorm",
-        "ffn_norm": "post_attention_layernorm",
-        "attn_q": "self_attn.q_proj",
-        "attn_k": "self_attn.k_proj",
-        "attn_v": "self_attn.v_proj",
-        "attn_output": "self_attn.o_proj",
-        "ffn_gate": "mlp.gate_proj",
-        "ffn_up": "mlp.up_proj",
-        "ffn_down": "mlp.down_proj",
-    }
-    heads = {"attn_q": 9, "attn_k": 3}
-    tensors = {}
-    for name, original in reference.weights.items():
-        values = change.get(name, original)
-        if name == "token_embd.weight":
-            tensors["model.embed_tokens.weight"] = values
-        elif name == "output_norm.weight":
-            tensors["model.norm.weight"] = values
-        else:
-            _, layer, part, _ = name.split(".")
-            if part in heads:
-                rows, columns = values.shape
-                pairs = values.reshape(heads[part], rows // heads[part] // 2, 2, columns)
-                values = pairs.swapaxes(1, 2).reshape(rows, columns)
-            tensors[f"model.layers.{layer}.{parts[part]}.weight"] = values
-    return tensors
-
-
 async def test_weights_from_disk_are_served_and_the_old_ones_come_back(
     engine: EmbeddedEngine,
     http: httpx.AsyncClient,
@@ -172,6 +141,7 @@ async def test_weights_from_disk_are_served_and_the_old_ones_come_back(
     model_path: Path,
     tmp_path: Path,
     save_checkpoint: Any,
+    hugging_face: Any,
 ) -> None:
     before = await engine.canary()
     changed = reference.weights["blk.20.ffn_down.weight"] * np.float32(1.5)

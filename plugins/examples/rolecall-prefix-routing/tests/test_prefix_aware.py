@@ -18,27 +18,27 @@ from rolecall_prefix_routing.prefixes import (
 
 from rolecall.api import Candidate, EngineId, RoutingRequest, rendezvous
 from rolecall.testing import RoutingPolicyContract
+from rolecall.testing.routing_policy_contract import ScriptedLoad
 
 
 class TestPrefixAware(RoutingPolicyContract):
     plugin = PrefixAware
 
 
-def fleet(*loads: int) -> list[Candidate]:
-    return [
-        Candidate(
-            engine_id=EngineId(f"m/replica-{index}"),
-            base_url=f"http://host-{index}:1",
-            generation=1,
-            in_flight=load,
+class Fleet(list[Candidate]):
+    """Replicas, each with so many requests under way."""
+
+    def __init__(self, *loads: int) -> None:
+        super().__init__(
+            Candidate(engine_id=EngineId(f"m/replica-{index}"), base_url=f"http://h-{index}:1", generation=1)
+            for index in range(len(loads))
         )
-        for index, load in enumerate(loads)
-    ]
+        self.load = ScriptedLoad({one.engine_id: load for one, load in zip(self, loads, strict=True)})
 
 
-def ask(policy: PrefixAware, candidates: Sequence[Candidate], prompt: str | Sequence[int] | None) -> int:
-    chosen = policy.select(candidates, RoutingRequest(model="m", prompt=prompt))
-    return candidates.index(chosen)
+def ask(policy: PrefixAware, candidates: Fleet, prompt: str | Sequence[int] | None) -> int:
+    request = RoutingRequest(model="m", prompt=prompt, load=candidates.load)
+    return candidates.index(policy.select(candidates, request))
 
 
 def tokens(*parts: int) -> list[int]:
@@ -46,7 +46,7 @@ def tokens(*parts: int) -> list[int]:
     return [part for part in parts for _ in range(CHUNK_TOKENS)]
 
 
-IDLE = fleet(0, 0, 0, 0)
+IDLE = Fleet(0, 0, 0, 0)
 
 
 # --- prefixes -----------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def test_a_conversation_stays_where_its_longest_part_is() -> None:
     """Four conversations begin alike; each goes on where it was last, not where the first of them is."""
     policy = PrefixAware()
     homes = [
-        ask(policy, fleet(*(9 * (index != home) for index in range(4))), tokens(0, home)) for home in range(4)
+        ask(policy, Fleet(*(9 * (index != home) for index in range(4))), tokens(0, home)) for home in range(4)
     ]
     assert homes == [0, 1, 2, 3]
     assert [ask(policy, IDLE, tokens(0, home, 9)) for home in range(4)] == homes
@@ -113,12 +113,12 @@ def test_a_replica_over_the_bound_is_left_out_and_the_next_best_remembered() -> 
     home = ask(policy, IDLE, tokens(1, 2))
     loads = [3, 3, 3, 3]
     loads[home] = 4  # with this request the mean is 3.5, and 4.375 the bound: there is room for a fifth
-    assert ask(policy, fleet(*loads), tokens(1, 2)) == home
+    assert ask(policy, Fleet(*loads), tokens(1, 2)) == home
     loads[home] = 5
-    second = ask(policy, fleet(*loads), tokens(1, 2))
+    second = ask(policy, Fleet(*loads), tokens(1, 2))
     assert second != home
-    assert ask(policy, fleet(*(9 * (index != second) for index in range(4))), tokens(1, 2)) == second
-    others = fleet(*(9 * (index in (home, second)) for index in range(4)))
+    assert ask(policy, Fleet(*(9 * (index != second) for index in range(4))), tokens(1, 2)) == second
+    others = Fleet(*(9 * (index in (home, second)) for index in range(4)))
     assert ask(policy, others, tokens(1, 2, 3)) not in (home, second)
 
 
@@ -128,15 +128,16 @@ def test_one_prompt_for_all_never_loads_a_replica_over_the_bound(size: int) -> N
     policy = PrefixAware()
     loads = [0] * size
     for count in range(1, 200):
-        loads[ask(policy, fleet(*loads), tokens(7))] += 1
+        loads[ask(policy, Fleet(*loads), tokens(7))] += 1
         assert max(loads) <= (1 + PrefixAware.epsilon) * count / size + 1
 
 
 def test_a_replica_that_was_started_again_has_served_nothing() -> None:
     policy = PrefixAware()
-    again = [evolve(IDLE[0], generation=2), *IDLE[1:]]
+    again = Fleet(0, 0, 0, 0)
+    again[0] = evolve(again[0], generation=2)
     prompt = next(tokens(number) for number in range(99) if ask(PrefixAware(), again, tokens(number)) != 0)
-    assert ask(policy, fleet(0, 9, 9, 9), prompt) == 0
+    assert ask(policy, Fleet(0, 9, 9, 9), prompt) == 0
     assert ask(policy, IDLE, prompt) == 0
     assert ask(policy, again, prompt) == ask(PrefixAware(), again, prompt)
 
@@ -144,15 +145,15 @@ def test_a_replica_that_was_started_again_has_served_nothing() -> None:
 def test_a_key_decides_whatever_the_prompt_and_the_load() -> None:
     policy = PrefixAware()
     for loads in ((0, 0, 0), (9, 0, 0), (0, 9, 9)):
-        candidates = fleet(*loads)
-        keyed = RoutingRequest(model="m", affinity_key="group-1", prompt=tokens(1))
+        candidates = Fleet(*loads)
+        keyed = RoutingRequest(model="m", affinity_key="group-1", prompt=tokens(1), load=candidates.load)
         assert policy.select(candidates, keyed) == rendezvous("group-1", candidates)
 
 
 def test_requests_without_a_prompt_go_to_who_has_room() -> None:
     policy = PrefixAware()
     assert {ask(policy, IDLE, None) for _ in range(40)} == {0, 1, 2, 3}
-    assert {ask(policy, fleet(9, 0, 9, 9), None) for _ in range(20)} == {1}
+    assert {ask(policy, Fleet(9, 0, 9, 9), None) for _ in range(20)} == {1}
 
 
 # --- memory -------------------------------------------------------------------------------
@@ -172,7 +173,7 @@ def test_memory_is_bounded_and_keeps_what_is_used() -> None:
 
 def test_of_many_that_served_a_prefix_the_last_are_remembered() -> None:
     served = ServedPrefixes()
-    many = fleet(*[0] * (MOST_SERVERS + 3))
+    many = Fleet(*[0] * (MOST_SERVERS + 3))
     keys = prefix_keys(tokens(1))
     for candidate in [*many, many[3]]:
         served.add(keys, candidate)

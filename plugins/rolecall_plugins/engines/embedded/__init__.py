@@ -11,7 +11,16 @@ from typing import Any, ClassVar
 
 from attrs import field, frozen, validators
 
-from rolecall.api import ROLECALL_API, Capability, Engine, EngineFeatures, EngineLaunch, MemoryTag, hookimpl
+from rolecall.api import (
+    ROLECALL_API,
+    AttachedEngine,
+    Capability,
+    Engine,
+    EngineFeatures,
+    EngineLaunch,
+    MemoryTag,
+    hookimpl,
+)
 
 _positive: Any = validators.gt(0)
 
@@ -73,6 +82,14 @@ class EmbeddedBackend:
         from .engine import EmbeddedEngine
 
         return EmbeddedEngine(launch, self.environment(launch))
+
+    def attach(self, url: str, *, static: bool) -> AttachedEngine:
+        """Make the object for an engine that somebody else runs."""
+        from rolecall_plugins.engines.attached import AttachedHttpEngine
+
+        from .engine import running_requests
+
+        return AttachedHttpEngine(url, static=static, running=running_requests)
 
 
 @hookimpl

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
 
 from rolecall.api import (
     CapabilityError,
@@ -23,6 +23,7 @@ from rolecall.api import (
     WeightsGroup,
     WeightUpdate,
 )
+from rolecall_plugins.engines.controlled import CANARY_PROMPT, ControlledEngine
 from rolecall_plugins.engines.http_control import SglangControl
 
 _POLL_S = 0.05
@@ -30,11 +31,10 @@ _PROBE_S = 5.0
 _CANARY_S = 120.0
 _KILL_S = 10.0
 
-_CANARY_PROMPT = (504, 3575, 282, 4649, 314, 7042, 30, 378, 3575, 282)
 _CANARY_NEW_TOKENS = 4
 
 
-class EmbeddedEngine:
+class EmbeddedEngine(ControlledEngine):
     """An engine process on this node; see ``rolecall.api.Engine`` for each method's contract.
 
     ``start`` has to be called from a thread that lives as long as the engine shall: the process
@@ -42,12 +42,11 @@ class EmbeddedEngine:
     """
 
     def __init__(self, launch: EngineLaunch, environment: Mapping[str, str]) -> None:
-        self.base_url = f"http://{launch.host}:{launch.port}"
+        super().__init__(f"http://{launch.host}:{launch.port}", static=launch.is_static)
         self._launch = launch
         self._process = ChildProcess(
             _command(launch), environment={**environment, **launch.marks}, log_path=launch.log_path
         )
-        self._control = SglangControl(self.base_url)
 
     async def start(self, timeout_s: float) -> None:
         """Start the process and wait until it generates; cancelling stops it again."""
@@ -75,17 +74,7 @@ class EmbeddedEngine:
         return await self._control.health(generate=generate, timeout_s=timeout_s)
 
     async def running_requests(self) -> int:
-        information = await self._control.server_info()
-        return int(information["running_requests"]) + int(information["queued_requests"])
-
-    async def pause(self) -> None:
-        await self._control.pause("abort")
-
-    async def abort_all(self) -> None:
-        await self._control.abort_all()
-
-    async def flush(self) -> bool:
-        return await self._control.flush()
+        return await running_requests(self._control)
 
     async def release(self, tags: frozenset[MemoryTag]) -> None:
         await self._control.release(tags)
@@ -93,8 +82,9 @@ class EmbeddedEngine:
     async def resume(self, tags: frozenset[MemoryTag]) -> None:
         await self._control.resume(tags)
 
-    async def continue_generation(self) -> None:
-        await self._control.continue_generation()
+    async def files_for_resume(self) -> tuple[Path, ...]:
+        """The serving file, which the weights are mapped from again."""
+        return (Path((await self._control.server_info())["weights_file"]),)
 
     async def memory(self) -> MemoryReport:
         information = await self._control.server_info()
@@ -112,7 +102,7 @@ class EmbeddedEngine:
         """
         answer = await self._control.generate(
             {
-                "input_ids": list(_CANARY_PROMPT),
+                "input_ids": list(CANARY_PROMPT),
                 "sampling_params": {
                     "temperature": 0,
                     "max_new_tokens": _CANARY_NEW_TOKENS,
@@ -125,7 +115,7 @@ class EmbeddedEngine:
         )
         meta = answer["meta_info"]
         entries = [*meta["input_token_logprobs"][1:], *meta["output_token_logprobs"]]
-        expected = len(_CANARY_PROMPT) - 1 + _CANARY_NEW_TOKENS
+        expected = len(CANARY_PROMPT) - 1 + _CANARY_NEW_TOKENS
         if len(entries) != expected:
             raise EngineError(
                 f"the canary gave {len(entries)} log-probabilities, {expected} are expected; "
@@ -133,12 +123,8 @@ class EmbeddedEngine:
             )
         return tuple(float(entry[0]) for entry in entries)
 
-    async def weight_version(self) -> str | None:
-        version: Any = (await self._control.model_info()).get("weight_version")
-        return None if version is None or self._launch.is_static else str(version)
-
     async def update_weights(self, update: WeightUpdate, version: str) -> None:
-        if self._launch.is_static:
+        if self._static:
             raise CapabilityError(f"engine {self._launch.engine_id} has static weights, which never change")
         if not isinstance(update, FromDisk):
             raise CapabilityError(f"the embedded engine loads weights from disk, not {type(update).__name__}")
@@ -173,6 +159,12 @@ class EmbeddedEngine:
         log = self._launch.log_path
         tail = self._process.log_tail()
         return EngineStartError(f"engine {self._launch.engine_id} {problem}\n--- end of {log} ---\n{tail}")
+
+
+async def running_requests(control: SglangControl) -> int:
+    """Return how many requests an engine works on or has queued."""
+    information = await control.server_info()
+    return int(information["running_requests"]) + int(information["queued_requests"])
 
 
 def _command(launch: EngineLaunch) -> list[str]:

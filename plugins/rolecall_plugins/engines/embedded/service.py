@@ -156,6 +156,7 @@ class EngineService:
             "weight_version": self.weight_version,
             "resident_tags": sorted(self._memory.resident),
             "resident_bytes": resident_bytes(),
+            "weights_file": self._weights.path_from_outside,
             "running_requests": load.running,
             "queued_requests": load.queued,
             "waiting_requests": load.at_door,

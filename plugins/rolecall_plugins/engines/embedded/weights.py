@@ -43,6 +43,11 @@ class WeightsFile:
             raise
         return cls(path=path, descriptor=descriptor)
 
+    @property
+    def path_from_outside(self) -> str:
+        """Where another process of this node finds it."""
+        return str(self.path) if self.descriptor is None else f"/proc/{os.getpid()}/fd/{self.descriptor}"
+
     def close(self) -> None:
         """Let go of a file without a name; a cached one stays."""
         if self.descriptor is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from rolecall.api import ROLECALL_API, Engine, EngineFeatures, EngineLaunch, hookimpl
+from rolecall.api import ROLECALL_API, AttachedEngine, Engine, EngineFeatures, EngineLaunch, hookimpl
 
 from .command import server_environment
 from .features import features_of
@@ -38,6 +38,13 @@ class SglangBackend:
         from .engine import SglangEngine
 
         return SglangEngine(launch, self.environment(launch))
+
+    def attach(self, url: str, *, static: bool) -> AttachedEngine:
+        """Make the object for an engine that somebody else runs."""
+        from rolecall_plugins.engines.attached import AttachedHttpEngine
+        from rolecall_plugins.engines.http_control import SglangControl
+
+        return AttachedHttpEngine(url, static=static, running=SglangControl.running_requests)
 
 
 @hookimpl

@@ -13,6 +13,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Mapping
+from pathlib import Path
 
 from rolecall.api import (
     UPDATE_CAPABILITY,
@@ -31,7 +32,7 @@ from rolecall.api import (
     WeightsGroup,
     WeightUpdate,
 )
-from rolecall_plugins.engines.http_control import SglangControl
+from rolecall_plugins.engines.controlled import ControlledEngine
 
 from . import canary
 from .command import interpreter, server_command
@@ -54,7 +55,7 @@ _NO_VERSION = "default"
 """What SGLang reports when it was given no version."""
 
 
-class SglangEngine:
+class SglangEngine(ControlledEngine):
     """An engine's processes on this node; see ``rolecall.api.Engine`` for each method's contract.
 
     ``start`` has to be called from a thread that lives as long as the engine shall: the processes die
@@ -63,14 +64,13 @@ class SglangEngine:
 
     def __init__(self, launch: EngineLaunch, environment: Mapping[str, str]) -> None:
         options: SglangOptions = launch.options
-        self.base_url = f"http://{launch.host}:{launch.port}"
+        super().__init__(f"http://{launch.host}:{launch.port}", static=launch.is_static)
         self._launch = launch
         self._options = options
         self._features = features_of(options, static=launch.is_static)
         self._environment = environment
         self._process: ChildProcess | None = None
         self._members = EngineMembers()
-        self._control = SglangControl(self.base_url)
         self._holder_lock = asyncio.Lock()
         self._holder = WeightsHolder(
             self._control,
@@ -125,23 +125,8 @@ class SglangEngine:
             return EngineHealth(alive=True, detail="the follower's processes run")
         return await self._control.health(generate=generate, timeout_s=timeout_s)
 
-    # --- drain --------------------------------------------------------------------------
-
     async def running_requests(self) -> int:
         return await self._control.running_requests()
-
-    async def pause(self) -> None:
-        # Abort mode: after any other, a flush leaves requests behind that end the scheduler later.
-        await self._control.pause("abort")
-
-    async def abort_all(self) -> None:
-        await self._control.abort_all()
-
-    async def flush(self) -> bool:
-        return await self._control.flush()
-
-    async def continue_generation(self) -> None:
-        await self._control.continue_generation()
 
     # --- memory -------------------------------------------------------------------------
 
@@ -172,6 +157,10 @@ class SglangEngine:
             await self._weights.after_resume(await self.weight_version())
         self._away -= wanted
 
+    async def files_for_resume(self) -> tuple[Path, ...]:
+        """The checkpoint, if the weights are read again from there."""
+        return self._weights.files()
+
     async def memory(self) -> MemoryReport:
         """On CUDA, device memory of the engine's processes; on a CPU, the weights' bytes."""
         if self._options.device is Device.CUDA:
@@ -191,10 +180,6 @@ class SglangEngine:
     async def canary(self) -> tuple[float, ...]:
         answer = await self._control.generate(canary.request(self._launch), timeout_s=canary.TIMEOUT_S)
         return canary.log_probs(answer)
-
-    async def weight_version(self) -> str | None:
-        version = (await self._control.model_info()).get("weight_version")
-        return None if version is None or self._launch.is_static else str(version)
 
     async def update_weights(self, update: WeightUpdate, version: str) -> None:
         self._require(UPDATE_CAPABILITY[type(update)])

@@ -35,6 +35,10 @@ class SleepingWeights(Protocol):
         """The weights' memory is there again; bring their content. ``version`` is what they are."""
         ...
 
+    def files(self) -> tuple[Path, ...]:
+        """What ``after_resume`` will read from disk."""
+        ...
+
 
 class HostCopy:
     """rolecall's own pinned copy, made when the weights have changed; a release copies nothing."""
@@ -61,6 +65,9 @@ class HostCopy:
         del version
         await self._holder.restore()
 
+    def files(self) -> tuple[Path, ...]:
+        return ()
+
     async def _keep(self) -> None:
         await self._holder.keep()
         self._is_current = True
@@ -76,6 +83,9 @@ class SaversBackup:
     async def before_release(self) -> None: ...
 
     async def after_resume(self, version: str | None) -> None: ...
+
+    def files(self) -> tuple[Path, ...]:
+        return ()
 
 
 class Reload:
@@ -95,6 +105,9 @@ class Reload:
 
     async def after_resume(self, version: str | None) -> None:
         await self._control.update_weights_from_disk(str(self._source()), version, load_format="auto")
+
+    def files(self) -> tuple[Path, ...]:
+        return () if self._path is None else (self._path,)
 
     def _source(self) -> Path:
         if self._path is None:

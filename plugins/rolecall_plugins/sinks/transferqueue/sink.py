@@ -47,6 +47,7 @@ class TransferQueueSink:
     name: ClassVar[str] = "transferqueue"
     api_version: ClassVar[int] = ROLECALL_API
     options: ClassVar[type[TransferQueueOptions]] = TransferQueueOptions
+    outlives_job: ClassVar[bool] = False
 
     _session: ClassVar[tuple[str, str] | None] = None
     """The Ray session that TransferQueue's client, one a process, belongs to."""

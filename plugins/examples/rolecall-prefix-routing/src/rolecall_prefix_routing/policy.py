@@ -9,6 +9,7 @@ from typing import ClassVar
 from rolecall.api import (
     ROLECALL_API,
     Candidate,
+    Load,
     Need,
     RouterBackend,
     RoutingRequest,
@@ -48,7 +49,7 @@ class PrefixAware:
     def select(self, candidates: Sequence[Candidate], request: RoutingRequest) -> Candidate:
         if request.affinity_key is not None:
             return rendezvous(request.affinity_key, candidates)
-        room = self._with_room(candidates)
+        room = self._with_room(candidates, request.load)
         prefixes = prefix_keys(request.prompt)
         if not prefixes:
             self._turns += 1
@@ -58,8 +59,10 @@ class PrefixAware:
         self._served.add(prefixes, chosen)
         return chosen
 
-    def _with_room(self, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    def _with_room(self, candidates: Sequence[Candidate], load: Load) -> Sequence[Candidate]:
         """Return who may get one more; the least loaded always may, so there is one."""
-        mean = (sum(candidate.in_flight for candidate in candidates) + 1) / len(candidates)
-        limit = math.ceil((1 + self.epsilon) * mean)
-        return [candidate for candidate in candidates if candidate.in_flight < limit]
+        counts = [load.at(candidate) for candidate in candidates]
+        limit = math.ceil((1 + self.epsilon) * (sum(counts) + 1) / len(candidates))
+        if max(counts) < limit:
+            return candidates
+        return [one for one, count in zip(candidates, counts, strict=True) if count < limit]

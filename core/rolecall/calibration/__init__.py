@@ -1,0 +1,1 @@
+"""How far a reward agrees with labels that people gave: reading them, scoring, figures. Without Ray."""

@@ -1,0 +1,1 @@
+"""Evaluations: what the policy answers to given prompts now, and what the rewards say of it."""
