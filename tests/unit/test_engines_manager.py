@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +17,6 @@ from rolecall.testing.manager_rig import ManagerRig, now, ok, within
 from rolecall.testing.virtual_time import run_virtual
 
 A, B = "m/replica-0", "m/replica-1"
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Callable[..., Any]:
-    def run(scenario: Callable[[ManagerRig], Awaitable[Any]], *, started: bool = True, **options: Any) -> Any:
-        async def main() -> Any:
-            rig = ManagerRig(tmp_path, **options)
-            if started:
-                assert ok(await rig.manager.start())
-            return await scenario(rig)
-
-        return run_virtual(main())
-
-    return run
 
 
 # --- start, offload, onload ---------------------------------------------------------------
@@ -62,6 +47,7 @@ def test_a_cycle_passes_through_the_table_and_proves_each_step(run: Any) -> None
             "reason": "created",
             "generation": 1,
             "incarnation": 1,
+            "token": 0,
         }
 
     run(scenario)
@@ -97,6 +83,22 @@ def test_repeated_commands_do_nothing(run: Any) -> None:
     run(scenario)
 
 
+def test_a_copy_of_an_offload_starts_nothing_when_others_have_the_devices(run: Any) -> None:
+    """An engine died asleep; the command that put it to sleep arrives once more."""
+
+    async def scenario(rig: ManagerRig) -> None:
+        assert ok(await rig.offload(1))
+        rig.worker(A).engine.kill()
+        await rig.manager.look()
+        assert rig.states() == ["FAILED", "SLEEPING"]
+        again = await rig.offload(1)
+        assert [outcome.confirmed for outcome in again] == [False, True]
+        assert rig.worker(A).calls.count("start") == 1
+        assert ok(await rig.onload(2)), "it is rebuilt when the role has the devices again"
+
+    run(scenario)
+
+
 def test_draining_is_published_before_the_drain_begins(run: Any) -> None:
     async def scenario(rig: ManagerRig) -> None:
         calls_when_published: list[tuple[str, ...]] = []
@@ -105,6 +107,7 @@ def test_draining_is_published_before_the_drain_begins(run: Any) -> None:
         assert ok(await rig.offload())
         draining = rig.published.index({A: "DRAINING", B: "DRAINING"})
         assert "pause" not in calls_when_published[draining]
+        await asyncio.sleep(1)  # that it sleeps is told after the answer
         assert "pause" in calls_when_published[-1]
         assert rig.published[-1] == {A: "SLEEPING", B: "SLEEPING"}
 

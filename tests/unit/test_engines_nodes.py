@@ -131,6 +131,22 @@ def test_sleep_and_wake_go_to_the_head_and_every_node_proves(run: Any) -> None:
     run(scenario)
 
 
+def test_a_replica_on_two_nodes_is_free_when_both_are(run: Any) -> None:
+    async def scenario(rig: ManagerRig) -> None:
+        assert ok(await rig.offload(1))
+        assert ok(await rig.vacate(2)), "asleep already: measured again on both nodes"
+        rig.worker(A, 1).dead.set()
+        rig.reaper.left = (4711,)
+        (outcome,) = await rig.vacate(3)
+        assert not outcome.confirmed
+        assert "4711" in outcome.detail
+        rig.reaper.left = ()
+        (outcome,) = await rig.vacate(4)
+        assert (outcome.state, outcome.confirmed) == (ReplicaState.FAILED, True)
+
+    run(scenario)
+
+
 def test_a_follower_that_keeps_its_memory_fails_the_sleep(run: Any) -> None:
     async def scenario(rig: ManagerRig) -> None:
         rig.worker(A, 1).engine.keeps = True  # type: ignore[attr-defined]
@@ -149,43 +165,6 @@ def test_weights_change_through_the_head(run: Any, tmp_path: Path) -> None:
         assert "update_weights" not in rig.worker(A, 1).calls
 
     run(scenario, source=WeightSource.ACTOR)
-
-
-def test_a_dead_follower_breaks_the_whole_replica(run: Any) -> None:
-    async def scenario(rig: ManagerRig) -> None:
-        old = rig.worker(A).engine
-        rig.worker(A, 1).engine.kill()
-        await rig.manager.look()
-        assert rig.states() == ["FAILED"]
-        assert "exit code -9" in rig.manager.status()[0]["reason"]
-        await rig.manager.repair()
-        assert rig.states() == ["READY"]
-        assert old.exit_code() is not None, "a head without its follower is ended, too"
-        assert [len(rig.worker(A, rank).backend.engines) for rank in (0, 1)] == [2, 2]
-        assert rig.manager.view().engines[0].generation == 2
-
-    run(scenario)
-
-
-def test_a_dead_followers_worker_fences_its_node_only(run: Any) -> None:
-    async def scenario(rig: ManagerRig) -> None:
-        head, follower = rig.worker(A), rig.worker(A, 1)
-        follower.dead.set()
-        rig.reaper.node_gone = True
-        await rig.manager.reconcile_once()
-        (status,) = rig.manager.status()
-        assert (status["state"], status["vacant"]) == ("FAILED", False)
-        assert "hold devices 1" in status["fence"]
-        assert head.engine.exit_code() is not None, "what can be confirmed is ended"
-        rig.reaper.node_gone = False
-        await asyncio.sleep(60.0)
-        await rig.manager.reconcile_once()
-        assert rig.states() == ["READY"]
-        assert rig.worker(A) is head, "the living worker keeps its place"
-        assert rig.worker(A, 1) is not follower
-        assert rig.reaper.looks[-1] == (A, 1, 1)
-
-    run(scenario)
 
 
 def test_a_pending_stop_is_retried_when_only_a_follower_is_left(run: Any) -> None:

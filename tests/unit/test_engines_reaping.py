@@ -17,8 +17,16 @@ from attrs import evolve
 
 from rolecall.engines.deadline import Deadline, LoopClock
 from rolecall.engines.device_memory import device_memory_of
-from rolecall.engines.reaping import MARK_VARIABLE, EngineMark, ReapReport, marked_processes, reap
+from rolecall.engines.reaping import (
+    MARK_VARIABLE,
+    EngineMark,
+    ReapReport,
+    RunMark,
+    marked_processes,
+    reap,
+)
 from rolecall.ids import EngineId, RoleName
+from rolecall.processes.marks import RUN_DIR_VARIABLE
 
 MARK = EngineMark(
     namespace="rolecall-test", role=RoleName("judge"), engine=EngineId("m/replica-0"), incarnation=3
@@ -30,9 +38,13 @@ FORKS = "import os, signal; os.fork(); os.setsid() if os.getpid() != os.getpgid(
 def engines() -> Iterator[Any]:
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(mark: EngineMark, program: str = "import signal; signal.pause()") -> subprocess.Popen[bytes]:
+    def start(
+        mark: EngineMark, program: str = "import signal; signal.pause()", *, run: str = ""
+    ) -> subprocess.Popen[bytes]:
         child = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", program], env=mark.variables(), start_new_session=True
+            [sys.executable, "-I", "-S", "-c", program],
+            env={**mark.variables(), RUN_DIR_VARIABLE: run},
+            start_new_session=True,
         )
         started.append(child)
         return child
@@ -85,6 +97,14 @@ async def test_other_starts_other_engines_and_strangers_are_left_alone(engines: 
     assert all(child.poll() is None for child in others)
     for child in others:
         child.kill()
+
+
+async def test_a_former_run_is_told_by_its_folder_from_other_runs_of_the_job(engines: Any) -> None:
+    old, new = engines(MARK, run="/tmp/rc-old"), engines(MARK, run="/tmp/rc-new")
+    report = await reap(RunMark(run="/tmp/rc-old"), within(20), grace_s=0.0, device_memory=nobody)
+    assert report.killed == (old.pid,)
+    assert report.vacant
+    assert new.poll() is None
 
 
 async def test_a_process_that_dies_of_its_parent_in_time_is_not_killed(engines: Any) -> None:

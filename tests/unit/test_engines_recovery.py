@@ -12,7 +12,6 @@ import pytest
 from rolecall.engines.health_policy import HealthPolicy, Verdict, judge, judge_silence
 from rolecall.engines.replica_state import ReplicaState
 from rolecall.engines.worker_handle import WorkerHealth
-from rolecall.errors import EngineError
 from rolecall.ids import EngineId
 from rolecall.interfaces.engine_backend import MemoryTag
 from rolecall.interfaces.role import WeightSource
@@ -250,6 +249,22 @@ def test_a_failed_offload_is_cleaned_up_but_not_restarted_without_the_lease(run:
     run(scenario)
 
 
+def test_an_engine_whose_end_is_not_confirmed_is_not_replaced(run: Any) -> None:
+    async def scenario(rig: ManagerRig) -> None:
+        worker = rig.worker(A)
+        worker.script.release_frees = 0.0
+        assert not ok(await rig.offload(1))
+        worker.silent = True
+        (outcome,) = await rig.onload(2)
+        assert not outcome.confirmed
+        assert "not confirmed gone" in outcome.detail
+        assert len(worker.backend.engines) == 1
+        (entry,) = rig.manager.status()
+        assert (entry["state"], entry["incarnation"]) == ("FAILED", 1)
+
+    run(scenario)
+
+
 # --- death of the worker ----------------------------------------------------------------------
 
 
@@ -272,34 +287,6 @@ def test_a_dead_worker_whose_engine_the_reaper_ends_is_replaced(run: Any) -> Non
         assert (reaped["incarnation"], reaped["vacant"], len(reaped["killed"])) == (1, True, 1)
         assert old.calls.count("health") == 1, "a dead worker is not called again"
         assert old.calls.count("stop") == 0
-
-    run(scenario)
-
-
-def test_what_outlives_the_reaper_fences_the_slot(run: Any) -> None:
-    async def scenario(rig: ManagerRig) -> None:
-        worker = rig.worker(A)
-        worker.dead.set()
-        rig.reaper.left = (4711,)
-        for _ in range(3):
-            await rig.manager.reconcile_once()
-        assert len(rig.reaper.looks) == 1, "the next look waits for a while"
-        (entry,) = rig.manager.status()
-        assert entry["state"] == "FAILED"
-        for hint in ("127.0.0.1 is dead", "process group", "hold devices 0", "4711 outlived", "an operator"):
-            assert hint in entry["fence"]
-        assert rig.worker(A) is worker, "no new worker is put there"
-        for command in (rig.onload(1), rig.offload(1)):
-            (outcome,) = await command
-            assert not outcome.confirmed
-            assert "4711" in outcome.detail
-        assert worker.calls.count("stop") == 0
-        rig.reaper.left = ()
-        await asyncio.sleep(60.0)
-        await rig.manager.repair()
-        assert rig.states() == ["FAILED"], "the last command gave up the devices"
-        assert rig.manager.status()[0]["vacant"], "a later look lifts the fence"
-        assert ok(await rig.onload(2))
 
     run(scenario)
 
@@ -349,40 +336,6 @@ def test_a_worker_that_dies_during_a_command(run: Any, moment: str, stubborn: bo
             assert (entry["fence"], entry["vacant"]) == (None, True)
 
     run(scenario, started=False)
-
-
-def test_a_dead_worker_with_survivors_leaves_a_pending_record_at_shutdown(run: Any) -> None:
-    async def scenario(rig: ManagerRig) -> None:
-        worker = rig.worker(A)
-        worker.dead.set()
-        rig.reaper.left = (4711,)
-        for _ in range(2):
-            (outcome,) = await rig.manager.shutdown(within(10))
-            assert not outcome.confirmed
-            assert "is dead" in outcome.detail
-        assert worker.calls.count("stop") == 1, "once is enough to know"
-        rig.manager.confirm_vacant(EngineId(A), "nvidia-smi shows nothing on device 0")
-        assert ok(await rig.manager.shutdown(within(10)))
-        assert rig.states() == []
-
-    run(scenario)
-
-
-def test_an_operators_word_lifts_the_fence_and_a_new_worker_takes_the_slot(run: Any) -> None:
-    async def scenario(rig: ManagerRig) -> None:
-        with pytest.raises(EngineError, match="not fenced"):
-            rig.manager.confirm_vacant(EngineId(A), "I looked")
-        old = rig.worker(A)
-        old.dead.set()
-        rig.reaper.node_gone = True
-        await rig.manager.reconcile_once()
-        rig.manager.confirm_vacant(EngineId(A), "I looked")
-        await rig.manager.reconcile_once()
-        assert rig.worker(A) is not old
-        assert rig.states() == ["READY"]
-        assert rig.manager.view().engines[0].generation == 2
-
-    run(scenario)
 
 
 # --- late answers -----------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rolecall.engines.fencing import TokenGate
 from rolecall.engines.replica import Replica, WorkerRecord
 from rolecall.engines.replica_state import TRANSITIONS, ReplicaState, next_state
 from rolecall.engines.worker_handle import Started
@@ -30,6 +31,9 @@ SPEC = {
     (S.STARTING, S.ONLOADING),
     (S.READY, S.ONLOADING),
     (S.ONLOADING, S.DRAINING),
+    # It was to leave the model, and stays, or goes.
+    (S.DRAINING, S.ONLOADING),
+    (S.DRAINING, S.STOPPING),
 }
 
 
@@ -37,10 +41,10 @@ SPEC = {
 @pytest.mark.parametrize("after", list(S))
 def test_exactly_these_changes_are_allowed(before: ReplicaState, after: ReplicaState) -> None:
     if (before, after) in SPEC:
-        assert next_state(before, after) is after
+        assert next_state("m/replica-0", before, after) is after
     else:
-        with pytest.raises(TransitionError, match=f"{before} → {after} is not allowed"):
-            next_state(before, after)
+        with pytest.raises(TransitionError, match=f"m/replica-0: {before} → {after} is not allowed"):
+            next_state("m/replica-0", before, after)
 
 
 def test_the_table_knows_every_state() -> None:
@@ -61,6 +65,7 @@ def replica(tmp_path: Path, events: list[dict[str, Any]]) -> Replica:
             role=RoleName("judge"),
             engine=EngineId("m/replica-0"),
             workers=(WorkerRecord(slot=slot, handle=FakeWorkers(tmp_path)(slot)),),
+            gate=TokenGate(),
             emit=lambda kind, **fields: events.append({"kind": kind, **fields}),
         )
 

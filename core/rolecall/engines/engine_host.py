@@ -43,6 +43,7 @@ from rolecall.engines.handover import (
 )
 from rolecall.engines.launching import HostSetup, Launching, Prepared
 from rolecall.engines.processes import end_group
+from rolecall.engines.read_ahead import FilesAhead, ReadAhead
 from rolecall.engines.weight_change import change_weights
 from rolecall.engines.worker_handle import (
     EngineExitedError,
@@ -65,6 +66,7 @@ from rolecall.interfaces.engine_backend import (
     Engine,
     FromDisk,
     MemoryReport,
+    ReloadsFiles,
     WeightsGroup,
     WeightUpdate,
 )
@@ -122,11 +124,26 @@ class EngineHost:
         self._command: asyncio.Task[Any] | None = None
         self._doing = ""
         self._ending: asyncio.Task[str] | None = None
+        self._preparing: asyncio.Task[Prepared] | None = None
+        self._ahead = FilesAhead()
 
     # --- commands -----------------------------------------------------------------------
 
     async def prepare(self, deadline: Deadline) -> None:
         await deadline.bound(self._ready_backend(), f"getting the model of {self._name}")
+
+    async def prepare_next(self, update: Path | None, deadline: Deadline) -> ReadAhead:
+        prepared = await deadline.bound(self._ready_backend(), f"getting the model of {self._name}")
+        engine = self._engine
+        if engine is None:
+            paths = [prepared.model_path]
+        elif self._condition is not Condition.ASLEEP:
+            return ReadAhead()
+        elif isinstance(engine, ReloadsFiles):
+            paths = list(await deadline.bound(engine.files_for_resume(), "files for the resume"))
+        else:
+            paths = []
+        return await self._ahead.read([*paths, *([update] if update is not None else [])], deadline)
 
     async def meet(self, stamp: Stamp, deadline: Deadline) -> str:
         del deadline  # nothing here waits
@@ -193,6 +210,7 @@ class EngineHost:
         self._admit(stamp, "stop")
         # A start of this incarnation that is still on its way comes too late.
         self._incarnation = stamp.incarnation
+        self._ahead.stop()
         if self._ending is None:
             self._ending = asyncio.ensure_future(self._interrupt_and_end(deadline))
             self._ending.add_done_callback(self._forget_ending)
@@ -526,9 +544,14 @@ class EngineHost:
         )
 
     async def _ready_backend(self) -> Prepared:
-        if self._prepared is None:
-            self._prepared = await self._prepare()
-        return self._prepared
+        """Return what was prepared; whoever asks while that is under way joins."""
+        if self._prepared is not None:
+            return self._prepared
+        if self._preparing is None or self._preparing.done():
+            self._preparing = asyncio.ensure_future(self._prepare())
+        prepared = await asyncio.shield(self._preparing)
+        self._prepared = prepared
+        return prepared
 
     def _admit(self, stamp: Stamp, doing: str, *, new: bool = False) -> None:
         what = f"{doing} of {self._name}"

@@ -25,6 +25,7 @@ from rolecall.interfaces.engine_backend import (
     EngineLaunch,
 )
 from rolecall.interfaces.role import WeightSource
+from rolecall.processes.marks import RUN_DIR_VARIABLE
 
 LOOPBACK = "127.0.0.1"
 
@@ -40,6 +41,7 @@ class HostSetup:
     namespace: of the job; with role, engine and incarnation it marks the engine's processes.
     listen_host: address that requests come to: the door's, or that of an engine without a door.
     log_dir: folder of engine logs, one file an incarnation; made when needed.
+    run: run folder of the job's process, which marks the engine's processes, too.
     tensor_parallel, pipeline_parallel: how the replica's devices, on all its nodes, are used.
     """
 
@@ -54,6 +56,7 @@ class HostSetup:
     limits: HandoverLimits
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
+    run: str = ""
 
 
 @frozen(kw_only=True)
@@ -131,7 +134,7 @@ class Launching:
             weight_version=weight_version,
             log_path=self.log_path,
             options=prepared.options,
-            marks=mark.variables(),
+            marks={**mark.variables(), **({RUN_DIR_VARIABLE: setup.run} if setup.run else {})},
         )
 
     def hand_over(self) -> None:

@@ -12,7 +12,8 @@ Invariants:
   one seen is refused. Replica outcomes are reported one by one.
 * A result that arrives for a replica which has meanwhile changed is dropped.
 * FAILED means "not routable". A replica is started again only after there is evidence that no
-  engine process is left: its workers give it, the reaper does for dead ones, or an operator.
+  engine process is left: its workers give it, or the reaper does for dead ones, where an operator's
+  word has to be added if their node is gone.
 * A replica is opened only with the model's current weights (:mod:`rolecall.engines.model_weights`),
   whatever brought it up.
 * On shared devices nothing is started or woken unless the role has the lease: between a start or
@@ -29,27 +30,29 @@ from typing import Any
 
 from attrs import evolve
 
-from rolecall.discovery.topology import EngineView, ModelView
-from rolecall.engines.deadline import Clock, Deadline, DeadlineExceededError
+from rolecall.discovery.topology import ModelView
+from rolecall.engines import vacating
+from rolecall.engines.command_turns import CommandTurns
+from rolecall.engines.deadline import Clock, Deadline
+from rolecall.engines.elastic_replicas import ElasticReplicas, begin_stop, finish_stop
 from rolecall.engines.fencing import TokenGate
 from rolecall.engines.model_weights import ModelWeights
+from rolecall.engines.proof import Proof
 from rolecall.engines.reaping import Reaper
 from rolecall.engines.replica import Replica, WorkerRecord
-from rolecall.engines.replica_driver import Attempt, LifecycleTimes, ModelSpec, ReplicaDriver
+from rolecall.engines.replica_driver import Attempt, LifecycleTimes, ModelSpec, ReplicaDriver, check_nodes
 from rolecall.engines.replica_state import ReplicaState
-from rolecall.engines.results import ReplicaOutcome
+from rolecall.engines.results import Outcomes, ReplicaOutcome
 from rolecall.engines.weight_operations import WeightOperation
 from rolecall.engines.worker_handle import WorkerFactory, WorkerSlot
 from rolecall.errors import CapabilityError, EngineError
 from rolecall.events.event import Emit
 from rolecall.ids import EngineId, FencingToken
-from rolecall.interfaces.engine_backend import Capability, WeightsGroup, WeightUpdate
+from rolecall.interfaces.engine_backend import WeightsGroup, WeightUpdate
 from rolecall.interfaces.role import WeightSource
 from rolecall.routers.membership import DirectRoute, Member, Membership
 
 logger = logging.getLogger(__name__)
-
-Outcomes = tuple[ReplicaOutcome, ...]
 
 
 class Wanted(Enum):
@@ -86,6 +89,7 @@ class InferenceManager:
         membership: Membership | None = None,
     ) -> None:
         self._spec = spec
+        self._name = spec.name
         self._times = times
         self._clock = clock
         self._tell = publish
@@ -95,26 +99,31 @@ class InferenceManager:
             spec, factory=factory, reaper=reaper, times=times, clock=clock, gate=self._gate, emit=emit
         )
         self._weights = ModelWeights(spec, self._driver, publish=self._publish, emit=emit)
-        self._lock = asyncio.Lock()
-        self._active: asyncio.Task[Outcomes] | None = None
-        self._doing = ""
+        self._turns = CommandTurns(
+            spec.name, self._gate, afterwards=self._publish, lost=self._all_unconfirmed
+        )
         self._wanted = Wanted.AWAKE
-        self._closing = False
+
+        def make(engine: EngineId, slots: Sequence[WorkerSlot]) -> Replica:
+            check_nodes(spec, engine, slots)
+            workers = tuple(WorkerRecord(slot=slot, handle=factory(slot)) for slot in slots)
+            return Replica(role=spec.role, engine=engine, workers=workers, gate=self._gate, emit=emit)
+
         for engine, workers in slots.items():
-            if len(workers) > 1 and Capability.SEVERAL_NODES not in spec.capabilities:
-                raise CapabilityError(
-                    f"{spec.role} {engine} spans {len(workers)} nodes; its engine backend starts engines on "
-                    "one node only. Lower devices_per_engine to what one node has"
-                )
-        self._replicas = {
-            engine: Replica(
-                role=spec.role,
-                engine=engine,
-                workers=tuple(WorkerRecord(slot=slot, handle=factory(slot)) for slot in workers),
-                emit=emit,
-            )
-            for engine, workers in slots.items()
-        }
+            check_nodes(spec, engine, workers)
+        self._replicas = {engine: make(engine, workers) for engine, workers in slots.items()}
+        self.elastic = ElasticReplicas(
+            self._replicas,
+            make=make,
+            driver=self._driver,
+            weights=self._weights,
+            turns=self._turns,
+            times=times,
+            clock=clock,
+            publish=self._publish,
+            awake=lambda: self._wanted is Wanted.AWAKE,
+            unreached=self._unreached,
+        )
 
     # --- what is known ------------------------------------------------------------------
 
@@ -127,21 +136,13 @@ class InferenceManager:
             route_mode=self._membership.route_mode,
             router_url=self._membership.router_url,
             engines=tuple(
-                EngineView(
-                    engine_id=replica.engine,
-                    base_url=replica.base_url,
-                    state=replica.state,
-                    generation=replica.generation,
-                    reached=self._membership.reaches(replica.engine),
-                    half=replica.half,
-                )
-                for replica in self._replicas.values()
+                replica.view(reached=self._membership.reaches(replica.engine)) for replica in self._everyone
             ),
         )
 
     def status(self) -> list[dict[str, Any]]:
         """Every replica as JSON values, for people. Asks no worker."""
-        return [{"model": self._spec.model, **replica.status()} for replica in self._replicas.values()]
+        return [{"model": self._spec.model, **replica.status()} for replica in self._everyone]
 
     # --- commands -----------------------------------------------------------------------
 
@@ -162,7 +163,7 @@ class InferenceManager:
                 self._replicas.values(), lambda replica: self._start_one(replica, deadline)
             )
 
-        return await self._exclusive("start", prepare, body)
+        return await self._turns.run("start", prepare, body)
 
     async def onload(self, token: FencingToken, deadline: Deadline) -> Outcomes:
         """Wake every replica, and rebuild those that failed; all of them become READY, or none.
@@ -171,7 +172,7 @@ class InferenceManager:
         versioned, else stopped: the caller has no lease that it could serve under.
         """
         self._gate.admit(token, f"onload of {self._name}")
-        return await self._exclusive("onload", deadline, lambda: self._onload(deadline), token)
+        return await self._turns.run("onload", deadline, lambda: self._onload(deadline), token)
 
     async def offload(self, token: FencingToken, deadline: Deadline) -> Outcomes:
         """Put every replica to sleep; a failed one is rebuilt first, so that it can sleep.
@@ -181,7 +182,7 @@ class InferenceManager:
         self._gate.admit(token, f"offload of {self._name}")
         if not self._spec.can_sleep:
             raise CapabilityError(f"{self._name}: its engine backend can't put engines to sleep")
-        return await self._exclusive("offload", deadline, lambda: self._offload(deadline), token)
+        return await self._turns.run("offload", deadline, lambda: self._offload(deadline), token)
 
     async def retract(self, token: FencingToken, deadline: Deadline) -> Outcomes:
         """Undo an onload because another model of the role failed in it."""
@@ -192,7 +193,68 @@ class InferenceManager:
             awake = [r for r in self._replicas.values() if r.state is ReplicaState.READY or r.waits]
             return await self._take_back(awake, "another model of the role did not wake", deadline)
 
-        return await self._exclusive("retract", deadline, body, token)
+        return await self._turns.run("retract", deadline, body, token)
+
+    async def account(self, token: FencingToken, deadline: Deadline) -> Outcomes:
+        """Say where every replica stands once nothing runs any more; changes nothing.
+
+        Confirmed is a replica that is READY, SLEEPING or awake without its weights, and that a look just now
+        found so. From the call on, commands with lower tokens are refused, also those that wait.
+        """
+        self._gate.admit(token, f"account of {self._name}")
+        return await self._turns.run(
+            "account",
+            deadline,
+            lambda: self._each(self._replicas.values(), lambda replica: self._account(replica, deadline)),
+            token,
+        )
+
+    async def vacate(self, token: FencingToken, deadline: Deadline, *, proof: Proof) -> Outcomes:
+        """Free the devices of every replica, with proof; see :mod:`rolecall.engines.vacating`."""
+        self._gate.admit(token, f"vacating of {self._name}")
+
+        async def body() -> Outcomes:
+            self._wanted = Wanted.ASLEEP
+            for replica in self._replicas.values():
+                vacating.begin(replica, can_sleep=self._spec.can_sleep)
+            await self._publish()
+            return await self._each(
+                self._replicas.values(),
+                lambda replica: vacating.finish(replica, self._driver, deadline, proof=proof),
+            )
+
+        return await self._turns.run("vacating", deadline, body, token)
+
+    async def lift_fences(self, deadline: Deadline, *, proof: Proof) -> Outcomes:
+        """Look for what dead workers left; confirmed are the replicas that are not fenced any more.
+
+        Those are rebuilt like any other failed one, or end in a shutdown. Runs beside commands, and names
+        no replica that was not fenced.
+        """
+        fenced = [replica for replica in self._everyone if replica.fence is not None]
+        return await self._each(
+            fenced, lambda replica: vacating.settle(replica, self._driver, deadline, proof=proof)
+        )
+
+    async def prepare(self, deadline: Deadline) -> None:
+        """Do ahead what the next onload needs no device for, while another role has the devices.
+
+        New workers come up for those that died, if nothing is left of their engines; the files of replicas
+        that will be rebuilt are fetched; what a start, a resume or the model's current weights will be read
+        from gets into the page cache. Runs beside commands, changes no state, and takes nothing from the
+        role that is awake but processor time. What can't be done is logged, and left to the onload.
+        """
+        if self._turns.idle:
+            for replica in self._in(ReplicaState.FAILED):
+                if replica.vacant and replica.fence is None:
+                    self._driver.replace_dead(replica)
+        await asyncio.gather(
+            *(
+                self._driver.prepare_next(replica, self._weights.file_for(replica), deadline)
+                for replica in self._in(ReplicaState.SLEEPING, ReplicaState.FAILED)
+                if replica.fence is None
+            )
+        )
 
     def require(self, operation: WeightOperation) -> None:
         """Let an operation on the weights pass; every one asks here, whoever would carry it out.
@@ -216,7 +278,7 @@ class InferenceManager:
             self._weights.admit(update, version)  # another update may have passed meanwhile
             return await self._weights.update(list(self._replicas.values()), update, version, deadline)
 
-        return await self._exclusive("update of the weights", deadline, body)
+        return await self._turns.run("update of the weights", deadline, body)
 
     async def join_weights_group(self, group: WeightsGroup, deadline: Deadline) -> Outcomes:
         """Have all replicas join a group for updates by broadcast, each with ranks of its own.
@@ -229,7 +291,7 @@ class InferenceManager:
             EngineError: a replica is not awake. Nothing has changed.
         """
         self.require(WeightOperation.JOIN_GROUP)
-        return await self._exclusive(
+        return await self._turns.run(
             "joining of a weight group",
             deadline,
             lambda: self._weights.join(list(self._replicas.values()), group, deadline),
@@ -238,7 +300,7 @@ class InferenceManager:
     async def leave_weights_group(self, name: str, deadline: Deadline) -> Outcomes:
         """Have all replicas leave a group. Those that never joined do nothing."""
         self.require(WeightOperation.LEAVE_GROUP)
-        return await self._exclusive(
+        return await self._turns.run(
             "leaving of a weight group",
             deadline,
             lambda: self._weights.leave(list(self._replicas.values()), name, deadline),
@@ -258,7 +320,7 @@ class InferenceManager:
         if not found:
             known = ", ".join(self._replicas) or "none"
             raise EngineError(f"{self._name}: no replica is or was {selector!r}; there is {known}")
-        return await self._exclusive("stop", deadline, lambda: self._stop(found, deadline))
+        return await self._turns.run("stop", deadline, lambda: self._stop(found, deadline))
 
     async def shutdown(self, deadline: Deadline) -> Outcomes:
         """Stop every replica for good, interrupting whatever runs.
@@ -266,28 +328,10 @@ class InferenceManager:
         A replica whose end is not confirmed stays as a pending record that the next call retries;
         one whose worker died is not called again.
         """
-        self._closing = True
-        if self._active is not None:
-            self._active.cancel()
-        return await self._exclusive(
-            "shutdown", deadline, lambda: self._stop(self._replicas.values(), deadline)
+        self._turns.close()
+        return await self._turns.run(
+            "shutdown", deadline, lambda: self._stop(self._everyone, deadline), last=True
         )
-
-    def confirm_vacant(self, engine: EngineId, evidence: str) -> None:
-        """Lift a fence: an operator has proved that no engine process and no memory of it is left.
-
-        Counts for the workers that died; the replica is rebuilt like any other failed one.
-
-        Raises:
-            EngineError: there is no such replica, or it isn't fenced.
-        """
-        replica = self._replicas.get(engine)
-        if replica is None or replica.fence is None:
-            raise EngineError(f"{self._name}: {engine} is not fenced, so there is nothing to confirm")
-        logger.warning("%s: fence of %s lifted on the operator's word: %s", self._name, engine, evidence)
-        for worker in replica.workers:
-            if worker.fence is not None:
-                worker.evidence, worker.fence = evidence, None
 
     # --- recovery -----------------------------------------------------------------------
 
@@ -301,7 +345,7 @@ class InferenceManager:
 
         Runs beside commands and repairs, and ends within one look's time.
         """
-        if self._closing:
+        if self._turns.closing:
             return
         before = [replica.ticket() for replica in self._replicas.values()]
         await asyncio.gather(
@@ -320,14 +364,14 @@ class InferenceManager:
         Does nothing while a command or another repair runs.
         """
         broken = [replica for replica in self._replicas.values() if self._can_be_repaired(replica)]
-        if not broken or self._lock.locked() or self._closing:
+        if not broken or not self._turns.idle:
             return
 
         async def body() -> Outcomes:
             await asyncio.gather(*(self._repair(replica) for replica in broken))
             return ()
 
-        await self._exclusive("repair", Deadline.after(self._clock, self._times.start_s), body)
+        await self._turns.run("repair", Deadline.after(self._clock, self._times.start_s), body)
 
     def _can_be_repaired(self, replica: Replica) -> bool:
         if self._weights.can_catch_up(replica):
@@ -419,11 +463,12 @@ class InferenceManager:
 
     async def _offload(self, deadline: Deadline) -> Outcomes:
         # Until the offload has ended the role has the devices: a failed replica is restored now, so
-        # that it can sleep like the others.
-        restart = deadline.share(0.6)
-        await asyncio.gather(
-            *(self._start_one(r, restart, to_sleep=True) for r in self._in(ReplicaState.FAILED))
-        )
+        # that it can sleep like the others. Not by a copy that comes later: others have them then.
+        if self._wanted is Wanted.AWAKE or not self._spec.shared:
+            restart = deadline.share(0.6)
+            await asyncio.gather(
+                *(self._start_one(r, restart, to_sleep=True) for r in self._in(ReplicaState.FAILED))
+            )
         self._wanted = Wanted.ASLEEP
         for replica in self._replicas.values():
             if replica.state is ReplicaState.READY or replica.waits:
@@ -453,6 +498,12 @@ class InferenceManager:
     async def _sleep_one(self, replica: Replica, deadline: Deadline) -> ReplicaOutcome:
         attempt = await self._driver.sleep(replica, deadline)
         return replica.outcome(confirmed=attempt.succeeded, detail=attempt.problem)
+
+    async def _account(self, replica: Replica, deadline: Deadline) -> ReplicaOutcome:
+        if replica.state not in {ReplicaState.READY, ReplicaState.SLEEPING} and not replica.waits:
+            return replica.outcome(confirmed=False)
+        problem = await self._driver.doubt(replica, deadline)
+        return replica.outcome(confirmed=problem is None, detail=problem)
 
     # --- start, stop --------------------------------------------------------------------
 
@@ -488,23 +539,19 @@ class InferenceManager:
     async def _stop(self, replicas: Iterable[Replica], deadline: Deadline) -> Outcomes:
         chosen = list(replicas)
         for replica in chosen:
-            if replica.state in {ReplicaState.STARTING, ReplicaState.DRAINING, ReplicaState.ONLOADING}:
-                replica.enter_state(ReplicaState.FAILED, "stopped before it had ended")
-            if replica.state is not ReplicaState.STOPPING:
-                replica.enter_state(ReplicaState.STOPPING, "stop")
+            begin_stop(replica)
         await self._publish()
         outcomes = await self._each(chosen, lambda replica: self._stop_one(replica, deadline))
         await self._publish()
         return outcomes
 
     async def _stop_one(self, replica: Replica, deadline: Deadline) -> ReplicaOutcome:
-        if not await self._driver.end(replica, deadline):
-            return replica.outcome(confirmed=False, detail=f"its end is not confirmed: {replica.account}")
-        for worker in replica.workers:
-            await worker.handle.dispose()
-        # The table has no state after STOPPING: a replica that is confirmed gone is forgotten.
-        self._replicas.pop(replica.engine, None)
-        return replica.outcome(confirmed=True, detail=replica.evidence)
+        outcome = await finish_stop(replica, self._driver, deadline)
+        if outcome.confirmed:
+            # The table has no state after STOPPING: a replica that is confirmed gone is forgotten.
+            self._replicas.pop(replica.engine, None)
+            self.elastic.apart.pop(replica.engine, None)
+        return outcome
 
     # --- who is told --------------------------------------------------------------------
 
@@ -534,56 +581,20 @@ class InferenceManager:
     ) -> Outcomes:
         return tuple(await asyncio.gather(*(act(replica) for replica in list(replicas))))
 
-    async def _exclusive(
-        self,
-        doing: str,
-        deadline: Deadline,
-        body: Callable[[], Coroutine[Any, Any, Outcomes]],
-        token: FencingToken | None = None,
-    ) -> Outcomes:
-        """Run a command's body as the only one; one that can't begin in time reports that."""
-        try:
-            await deadline.bound(self._lock.acquire(), f"{doing} of {self._name}, waiting for {self._doing},")
-        except DeadlineExceededError as error:
-            return self._all_unconfirmed(str(error))
-        try:
-            if self._closing and doing != "shutdown":
-                raise EngineError(f"{doing} of {self._name} refused: it is shutting down")
-            if token is not None:
-                # A later command may have passed while this one waited for its turn.
-                self._gate.admit(token, f"{doing} of {self._name}")
-            self._active, self._doing = asyncio.ensure_future(body()), doing
-            try:
-                outcomes = await self._active
-            except asyncio.CancelledError:
-                if self._closing and self._active.cancelled() and not _being_cancelled():
-                    return self._all_unconfirmed(f"{doing} was interrupted by a shutdown")
-                raise
-            await self._publish()
-            return outcomes
-        finally:
-            self._active, self._doing = None, ""
-            self._lock.release()
-
     def _all_unconfirmed(self, why: str) -> Outcomes:
         return tuple(replica.outcome(confirmed=False, detail=why) for replica in self._replicas.values())
 
     def _find(self, selector: str) -> list[Replica]:
-        return [r for r in self._replicas.values() if selector == r.engine or selector in r.urls]
+        return [r for r in self._everyone if selector == r.engine or selector in r.urls]
 
     def _in(self, *states: ReplicaState) -> list[Replica]:
         return [replica for replica in self._replicas.values() if replica.state in states]
 
     @property
-    def _name(self) -> str:
-        return self._spec.name
+    def _everyone(self) -> list[Replica]:
+        return [*self._replicas.values(), *self.elastic.apart.values()]
 
 
 def _unconfirmed(outcomes: Outcomes, why: str) -> Outcomes:
     """What was taken back is asleep or gone, which is not what was asked for."""
     return tuple(evolve(outcome, confirmed=False, detail=f"{why}; {outcome.detail}") for outcome in outcomes)
-
-
-def _being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 from attrs import evolve
@@ -241,6 +242,10 @@ class ModelWeights:
     def lacks(self, replica: Replica) -> bool:
         """Whether the replica has other weights than the current ones."""
         return replica.weight_version != self._version
+
+    def file_for(self, replica: Replica) -> Path | None:
+        """What the replica will be given after it was started or woken; None if it lacks nothing."""
+        return self._files.path if self._files is not None and self.lacks(replica) else None
 
     def can_catch_up(self, replica: Replica) -> bool:
         """Whether a waiting replica could be given the current weights without a new update."""

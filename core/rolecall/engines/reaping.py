@@ -23,6 +23,7 @@ from rolecall.engines.device_memory import device_memory_of
 from rolecall.engines.worker_handle import WorkerSlot
 from rolecall.errors import EngineError
 from rolecall.ids import EngineId, RoleName
+from rolecall.processes.marks import RUN_DIR_VARIABLE
 
 MARK_VARIABLE = "ROLECALL_ENGINE"
 
@@ -47,6 +48,10 @@ class EngineMark:
     def __str__(self) -> str:
         return f"{self.namespace}/{self.role}/{self.engine}/{self.incarnation}"
 
+    def marks(self, environment: Mapping[str, str]) -> bool:
+        """Whether a process with this environment is one of the engine's."""
+        return environment.get(MARK_VARIABLE) == str(self)
+
     def variables(self) -> dict[str, str]:
         """The environment that every process of the engine must carry.
 
@@ -54,6 +59,20 @@ class EngineMark:
         too, and the mark would be lost; ``SPT_NOENV`` is how setproctitle is told not to.
         """
         return {MARK_VARIABLE: str(self), "SPT_NOENV": "1"}
+
+
+@frozen(kw_only=True)
+class RunMark:
+    """All engines of one process of a job; ``run`` is its run folder."""
+
+    run: str
+
+    def __str__(self) -> str:
+        return f"engines of run {self.run}"
+
+    def marks(self, environment: Mapping[str, str]) -> bool:
+        """Whether a process with this environment is one of an engine's."""
+        return MARK_VARIABLE in environment and environment.get(RUN_DIR_VARIABLE) == self.run
 
 
 @frozen(kw_only=True)
@@ -105,7 +124,7 @@ class Reaper(Protocol):
 
 
 async def reap(
-    mark: EngineMark,
+    mark: EngineMark | RunMark,
     deadline: Deadline,
     *,
     grace_s: float = PARENT_DEATH_S,
@@ -140,20 +159,19 @@ async def reap(
     )
 
 
-def marked_processes(mark: EngineMark) -> list[psutil.Process]:
+def marked_processes(mark: EngineMark | RunMark) -> list[psutil.Process]:
     """Return the living processes that carry the mark; zombies hold nothing and don't count."""
     found: list[psutil.Process] = []
     for process in psutil.process_iter():
         try:
-            carries = process.environ().get(MARK_VARIABLE) == str(mark)
-            if carries and process.status() != psutil.STATUS_ZOMBIE:
+            if mark.marks(process.environ()) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue  # it has ended, or is another user's: not an engine that a worker here started
     return found
 
 
-def _seen_now(mark: EngineMark, seen: set[int]) -> list[psutil.Process]:
+def _seen_now(mark: EngineMark | RunMark, seen: set[int]) -> list[psutil.Process]:
     found = marked_processes(mark)
     seen.update(process.pid for process in found)
     return found

@@ -15,7 +15,8 @@ from typing import Any
 
 from attrs import define, frozen
 
-from rolecall.engines.fencing import Stamp
+from rolecall.discovery.topology import EngineView
+from rolecall.engines.fencing import Stamp, TokenGate
 from rolecall.engines.replica_state import ReplicaState, next_state
 from rolecall.engines.results import ReplicaOutcome
 from rolecall.engines.worker_handle import Started, WorkerHandle, WorkerSlot
@@ -43,6 +44,7 @@ class WorkerRecord:
     died: what said that the worker is dead; it is never called again, and replaced before the next
         start.
     fence: of a dead worker without evidence: what is left of its engine, as far as anyone knows.
+    unended: of a living worker without evidence: why it could not end its engine when it was last asked.
     """
 
     slot: WorkerSlot
@@ -50,10 +52,18 @@ class WorkerRecord:
     evidence: str | None = None
     died: str | None = None
     fence: str | None = None
+    unended: str | None = None
+
+    @property
+    def missing(self) -> str | None:
+        """Why there is no evidence; None if there is."""
+        if self.evidence is not None:
+            return None
+        return self.fence or self.unended or f"nobody has ended its engine on node {self.slot.node_ip}"
 
 
 class Replica:
-    """Made in STARTING, as incarnation 1 and generation 1.
+    """Made in STARTING, as incarnation 1 and generation 1. ``gate`` is its manager's.
 
     workers: the head first, then the followers of a replica that spans nodes.
     generation: rises with every new endpoint; what discovery shows.
@@ -66,7 +76,13 @@ class Replica:
     """
 
     def __init__(
-        self, *, role: RoleName, engine: EngineId, workers: tuple[WorkerRecord, ...], emit: Emit
+        self,
+        *,
+        role: RoleName,
+        engine: EngineId,
+        workers: tuple[WorkerRecord, ...],
+        gate: TokenGate,
+        emit: Emit,
     ) -> None:
         self.engine = engine
         self.workers = workers
@@ -85,6 +101,7 @@ class Replica:
         self.failed_reaps = 0
         self.reap_not_before_s = 0.0
         self._role = role
+        self._gate = gate
         self._emit = emit
         self._changes = 0
         self._state = ReplicaState.STARTING
@@ -115,6 +132,11 @@ class Replica:
         return self.workers[0].slot.half
 
     @property
+    def url(self) -> str | None:
+        """Where its engine answers, if somebody else runs it."""
+        return self.workers[0].slot.url
+
+    @property
     def as_worker(self) -> RouterWorker:
         """The running incarnation's head, as a router is told of it."""
         assert self.started is not None, f"{self.engine} has not started"
@@ -138,6 +160,11 @@ class Replica:
         return "; ".join(fences) or None
 
     @property
+    def missing(self) -> str:
+        """What speaks against its being vacant, worker by worker; empty if nothing does."""
+        return "; ".join(worker.missing for worker in self.workers if worker.missing is not None)
+
+    @property
     def account(self) -> str:
         """Why the replica is as it is: the fence if there is one, else the reason of its state."""
         return self.fence or self._reason
@@ -148,7 +175,7 @@ class Replica:
         Raises:
             TransitionError: the change is not in the table.
         """
-        before, self._state = self._state, next_state(self._state, wanted)
+        before, self._state = self._state, next_state(self.engine, self._state, wanted)
         self._changes += 1
         self.failed_probes = 0
         self.waits = False
@@ -165,7 +192,7 @@ class Replica:
 
     def begin_incarnation(self, reason: str) -> None:
         """Enter STARTING as a new incarnation with a higher generation and no endpoint."""
-        next_state(self._state, ReplicaState.STARTING)  # refuse before anything has changed
+        next_state(self.engine, self._state, ReplicaState.STARTING)  # refuse before anything has changed
         self.incarnation += 1
         self.generation += 1
         self.started = None
@@ -174,7 +201,7 @@ class Replica:
         self.groups.clear()
         self.enter_state(ReplicaState.STARTING, reason)
         for worker in self.workers:
-            worker.evidence = None
+            worker.evidence = worker.unended = None
 
     def record_start(self, started: Started, weight_version: str | None) -> None:
         """Take over what the started engine, or its head, says of itself."""
@@ -199,6 +226,17 @@ class Replica:
     def stamp(self, token: FencingToken) -> Stamp:
         return Stamp(incarnation=self.incarnation, token=token)
 
+    def view(self, *, reached: bool) -> EngineView:
+        """The replica as discovery shows it; ``reached``: requests are brought to it."""
+        return EngineView(
+            engine_id=self.engine,
+            base_url=self.base_url,
+            state=self.state,
+            generation=self.generation,
+            reached=reached,
+            half=self.half,
+        )
+
     def status(self) -> dict[str, Any]:
         """The replica as JSON values, for people. Asks no worker."""
         started = self.started
@@ -220,7 +258,8 @@ class Replica:
             ],
             "resident_bytes": self.resident_bytes,
             "permits": self.permits,
-            "log": str(started.log_path) if started is not None else None,
+            "log": str(started.log_path) if started is not None and started.log_path is not None else None,
+            "external": self.url is not None,
             "fence": self.fence,
             "vacant": self.vacant,
         }
@@ -244,5 +283,6 @@ class Replica:
             reason=reason,
             generation=self.generation,
             incarnation=self.incarnation,
+            token=self._gate.highest,
             **{"from": before and before.value, "to": self._state.value},
         )

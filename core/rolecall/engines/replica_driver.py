@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from attrs import field, frozen
@@ -19,6 +20,8 @@ from rolecall.engines.deadline import Clock, Deadline, DeadlineExceededError
 from rolecall.engines.fencing import TokenGate
 from rolecall.engines.handover import SleepProof
 from rolecall.engines.health_policy import HealthPolicy, Verdict, judge, judge_silence
+from rolecall.engines.proof import Proof
+from rolecall.engines.read_ahead import ReadAhead
 from rolecall.engines.reaping import Reaper
 from rolecall.engines.replica import Replica, Ticket
 from rolecall.engines.replica_state import ReplicaState
@@ -30,11 +33,12 @@ from rolecall.engines.worker_handle import (
     UpdateRefusedError,
     WorkerDiedError,
     WorkerFactory,
+    WorkerSlot,
     WorkerUnavailableError,
 )
-from rolecall.errors import InferenceRecoveryRequired, RolecallError
+from rolecall.errors import CapabilityError, InferenceRecoveryRequired, RolecallError
 from rolecall.events.event import Emit
-from rolecall.ids import ModelId, RoleName
+from rolecall.ids import EngineId, ModelId, RoleName
 from rolecall.interfaces.engine_backend import Capability, MemoryReport, WeightsGroup, WeightUpdate
 from rolecall.interfaces.role import WeightSource
 
@@ -76,6 +80,19 @@ class ModelSpec:
     def rights(self) -> WeightRights:
         """What may be done to its weights."""
         return WeightRights(name=self.name, weight_source=self.weight_source, capabilities=self.capabilities)
+
+
+def check_nodes(spec: ModelSpec, engine: EngineId, slots: Sequence[WorkerSlot]) -> None:
+    """Return if a replica may have these slots.
+
+    Raises:
+        CapabilityError: it spans nodes, and the backend's engines don't.
+    """
+    if len(slots) > 1 and Capability.SEVERAL_NODES not in spec.capabilities:
+        raise CapabilityError(
+            f"{spec.role} {engine} spans {len(slots)} nodes; its engine backend starts engines on "
+            "one node only. Lower devices_per_engine to what one node has"
+        )
 
 
 @frozen(kw_only=True)
@@ -155,6 +172,38 @@ class ReplicaDriver:
         except RolecallError as error:
             logger.warning("%s: %s", replica.engine, error)
 
+    async def prepare_next(self, replica: Replica, update: Path | None, deadline: Deadline) -> None:
+        """Have a replica's workers do ahead what its next start or wake needs no device for.
+
+        Changes nothing of the replica, whatever is met: the start or wake does it all itself.
+        """
+        reads = await asyncio.gather(
+            *(
+                worker.handle.prepare_next(update, deadline)
+                for worker in replica.workers
+                if worker.died is None
+            ),
+            return_exceptions=True,
+        )
+        problems = [str(read) for read in reads if isinstance(read, Exception)]
+        done = [read for read in reads if isinstance(read, ReadAhead)]
+        problems += [read.skipped for read in done if read.skipped]
+        if problems:
+            logger.info("%s was not prepared: %s", replica.engine, "; ".join(problems))
+        self._emit(
+            "replica.prepared",
+            role=self._spec.role,
+            engine=replica.engine,
+            bytes=sum(read.bytes for read in done),
+            read_bytes=sum(read.read_bytes for read in done),
+            seconds=max((read.seconds for read in done), default=0.0),
+            problem="; ".join(problems) or None,
+        )
+
+    def replace_dead(self, replica: Replica) -> None:
+        """Make new workers for a replica of whose dead ones nothing is left."""
+        self._workers.replace_dead(replica)
+
     async def start(self, replica: Replica, deadline: Deadline) -> Attempt:
         """Start an engine for a STARTING or FAILED replica; STARTING when it has succeeded.
 
@@ -166,7 +215,7 @@ class ReplicaDriver:
         version = self._spec.weight_version
 
         def record(started: Started) -> None:
-            replica.record_start(started, version)
+            replica.record_start(started, version if replica.url is None else started.weight_version)
             self._note_memory(replica, started.memory.resident_bytes, awake=True)
 
         work = deadline.leaving(_CONFIRM_S) if len(replica.workers) > 1 else deadline
@@ -200,6 +249,16 @@ class ReplicaDriver:
         stamp = replica.stamp(self._gate.highest)
         work = self._workers.sleep(replica, stamp, self._times.drain_grace_s, deadline.leaving(_CONFIRM_S))
         return await self._attempt(replica, "sleep", work, record, deadline)
+
+    async def prove_asleep(self, replica: Replica, deadline: Deadline) -> Attempt:
+        """Have a SLEEPING replica's memory measured again; FAILED if it holds any, or nobody can say."""
+
+        def record(held: int) -> None:
+            self._note_memory(replica, held, awake=False)
+
+        stamp = replica.stamp(self._gate.highest)
+        work = self._workers.prove_asleep(replica, stamp, deadline.leaving(_CONFIRM_S))
+        return await self._attempt(replica, "proof of its sleep", work, record, deadline)
 
     async def update(
         self, replica: Replica, update: WeightUpdate, version: str, deadline: Deadline
@@ -235,13 +294,14 @@ class ReplicaDriver:
             replica, f"leaving group {name!r}", work, lambda _: replica.groups.discard(name), deadline
         )
 
-    async def end(self, replica: Replica, deadline: Deadline) -> bool:
+    async def end(self, replica: Replica, deadline: Deadline, *, proof: Proof | None = None) -> bool:
         """Have each worker end its engine, unless there is evidence of its end; True when all have.
 
-        For a worker that is dead the reaper looks, and ends what is left.
+        For a worker that is dead the reaper looks, and ends what is left; ``proof`` is what an operator
+        says of it.
         """
         ticket = replica.ticket()
-        await self._workers.end(replica, replica.stamp(self._gate.highest), deadline)
+        await self._workers.end(replica, replica.stamp(self._gate.highest), deadline, proof=proof)
         if replica.ticket().incarnation != ticket.incarnation:
             return False
         if replica.vacant:
@@ -252,36 +312,30 @@ class ReplicaDriver:
             replica.failed_reaps += 1
         return replica.vacant
 
+    async def requests(self, replica: Replica, deadline: Deadline) -> int | None:
+        """How many requests an awake replica works on; None if nobody can say. Changes nothing.
+
+        Of a replica whose worker has died there is nothing to wait for: 0.
+        """
+        limit = deadline.at_most(self._times.probe_s)
+        try:
+            head, *_ = await self._workers.look(replica, generate=False, deadline=limit)
+        except WorkerDiedError:
+            return 0
+        except RolecallError as error:
+            logger.warning("%s does not say how many requests it works on: %s", replica.engine, error)
+            return None
+        if head.exit_code is not None:
+            return 0
+        counts = [count for count in (head.permits, head.running) if count is not None]
+        return max(counts, default=None)
+
     async def probe(self, replica: Replica) -> None:
         """Look at a READY, SLEEPING or waiting replica; FAILED if it is broken."""
         ticket = replica.ticket()
-        policy = self._times.health
-        generate = replica.state is not ReplicaState.SLEEPING
-        deadline = Deadline.after(self._clock, self._times.probe_s)
-        try:
-            looks = await self._workers.look(replica, generate=generate, deadline=deadline)
-        except WorkerDiedError:
-            if replica.is_current(ticket):
-                replica.enter_state(ReplicaState.FAILED, _deaths(replica))
-            return
-        except (WorkerUnavailableError, DeadlineExceededError) as error:
-            if replica.is_current(ticket):
-                verdict = judge_silence(failed_before=replica.failed_probes, policy=policy)
-                self._act_on(
-                    replica, verdict, f"its worker gives no answer, which does not mean dead: {error}"
-                )
-            return
+        verdict, detail = await self._look(replica, Deadline.after(self._clock, self._times.probe_s))
         if not replica.is_current(ticket):
             return
-        replica.permits = looks[0].permits
-        verdicts = [
-            judge(look, incarnation=ticket.incarnation, failed_before=replica.failed_probes, policy=policy)
-            for look in looks
-        ]
-        worst = max(verdicts, key=list(Verdict).index)
-        self._act_on(replica, worst, looks[verdicts.index(worst)].detail)
-
-    def _act_on(self, replica: Replica, verdict: Verdict, detail: str) -> None:
         match verdict:
             case Verdict.WELL:
                 replica.failed_probes = 0
@@ -290,6 +344,36 @@ class ReplicaDriver:
                 logger.warning("%s: %s, look %d in a row", replica.engine, detail, replica.failed_probes)
             case Verdict.BROKEN:
                 replica.enter_state(ReplicaState.FAILED, detail)
+
+    async def doubt(self, replica: Replica, deadline: Deadline) -> str | None:
+        """Look at a READY, SLEEPING or waiting replica; return why it may not be so, None if it is."""
+        ticket = replica.ticket()
+        limit = deadline.at_most(self._times.probe_s)
+        verdict, detail = await self._look(replica, limit)
+        if not replica.is_current(ticket):
+            return f"it changed while it was looked at: {replica.account}"
+        return None if verdict is Verdict.WELL else detail
+
+    async def _look(self, replica: Replica, deadline: Deadline) -> tuple[Verdict, str]:
+        """Have its workers look, and judge what they say; changes no state."""
+        ticket = replica.ticket()
+        policy = self._times.health
+        generate = replica.state is not ReplicaState.SLEEPING
+        try:
+            looks = await self._workers.look(replica, generate=generate, deadline=deadline)
+        except WorkerDiedError:
+            return Verdict.BROKEN, _deaths(replica)
+        except (WorkerUnavailableError, DeadlineExceededError) as error:
+            verdict = judge_silence(failed_before=replica.failed_probes, policy=policy)
+            return verdict, f"its worker gives no answer, which does not mean dead: {error}"
+        if replica.is_current(ticket):
+            replica.permits = looks[0].permits
+        verdicts = [
+            judge(look, incarnation=ticket.incarnation, failed_before=replica.failed_probes, policy=policy)
+            for look in looks
+        ]
+        worst = max(verdicts, key=list(Verdict).index)
+        return worst, looks[verdicts.index(worst)].detail
 
     async def _make_way(self, replica: Replica, deadline: Deadline) -> Attempt | None:
         """Ready a FAILED replica for a new incarnation; the refusal if that can't be."""

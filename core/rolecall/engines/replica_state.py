@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
-from rolecall.errors import TransitionError
+from rolecall.transitions import require_transition
 
 
 class ReplicaState(StrEnum):
@@ -23,26 +24,54 @@ class ReplicaState(StrEnum):
     STOPPING = "STOPPING"
 
 
-TRANSITIONS: dict[ReplicaState, frozenset[ReplicaState]] = {
-    ReplicaState.STARTING: frozenset({ReplicaState.READY, ReplicaState.ONLOADING, ReplicaState.FAILED}),
-    ReplicaState.READY: frozenset(
-        {ReplicaState.DRAINING, ReplicaState.ONLOADING, ReplicaState.FAILED, ReplicaState.STOPPING}
-    ),
-    ReplicaState.DRAINING: frozenset({ReplicaState.SLEEPING, ReplicaState.FAILED}),
-    ReplicaState.SLEEPING: frozenset({ReplicaState.ONLOADING, ReplicaState.FAILED, ReplicaState.STOPPING}),
-    ReplicaState.ONLOADING: frozenset({ReplicaState.READY, ReplicaState.DRAINING, ReplicaState.FAILED}),
-    ReplicaState.FAILED: frozenset({ReplicaState.STARTING, ReplicaState.STOPPING}),
-    ReplicaState.STOPPING: frozenset(),
+_LOST = "not confirmed: an error, no answer in time, a failed proof, or a dead worker"
+
+_BROKEN = "found broken or silent by a look, or its worker died"
+
+TRANSITIONS: Mapping[ReplicaState, Mapping[ReplicaState, str]] = {
+    ReplicaState.STARTING: {
+        ReplicaState.READY: "started, verified, and with the model's current weights",
+        ReplicaState.ONLOADING: "started, but it lacks the current weights, or is to sleep next",
+        ReplicaState.FAILED: f"start {_LOST}; stopped or vacated before it had ended",
+    },
+    ReplicaState.READY: {
+        ReplicaState.DRAINING: "offload, vacated, or its onload is taken back",
+        ReplicaState.ONLOADING: "its weights are changed, or it joins or leaves a group for that",
+        ReplicaState.FAILED: f"{_BROKEN}; static ones to take an onload back, or if vacated and unable "
+        "to sleep",
+        ReplicaState.STOPPING: "stopped for good",
+    },
+    ReplicaState.DRAINING: {
+        ReplicaState.SLEEPING: "its release is proved",
+        ReplicaState.ONLOADING: "it was to leave the model, and stays after all",
+        ReplicaState.STOPPING: "it leaves the model, and works on no request any more",
+        ReplicaState.FAILED: f"sleep {_LOST}; stopped before it had ended",
+    },
+    ReplicaState.SLEEPING: {
+        ReplicaState.ONLOADING: "onload",
+        ReplicaState.FAILED: f"{_BROKEN}; or it did not prove its sleep again when vacated",
+        ReplicaState.STOPPING: "stopped for good",
+    },
+    ReplicaState.ONLOADING: {
+        ReplicaState.READY: "awake, verified, and with the model's current weights",
+        ReplicaState.DRAINING: "offload, vacated, or its onload is taken back",
+        ReplicaState.FAILED: f"wake or change of weights {_LOST}; stopped or vacated before it had ended",
+    },
+    ReplicaState.FAILED: {
+        ReplicaState.STARTING: "rebuilt, with evidence that nothing of its old engine is left",
+        ReplicaState.STOPPING: "stopped for good",
+    },
+    ReplicaState.STOPPING: {},
 }
 
+STARTS: Mapping[ReplicaState, str] = {ReplicaState.STARTING: "created"}
 
-def next_state(current: ReplicaState, wanted: ReplicaState) -> ReplicaState:
-    """Return ``wanted`` if the table allows the change.
+
+def next_state(replica: str, current: ReplicaState, wanted: ReplicaState) -> ReplicaState:
+    """Return ``wanted`` if the table allows the change of the named replica.
 
     Raises:
         TransitionError: the change is not in the table; names what is allowed.
     """
-    if wanted not in TRANSITIONS[current]:
-        allowed = ", ".join(sorted(TRANSITIONS[current])) or "nothing, it is final"
-        raise TransitionError(f"replica state {current} → {wanted} is not allowed; from {current}: {allowed}")
+    require_transition(replica, TRANSITIONS, current, wanted)
     return wanted

@@ -22,7 +22,8 @@ from attrs import evolve
 from rolecall.engines.deadline import Deadline
 from rolecall.engines.fencing import Stamp
 from rolecall.engines.handover import SleepProof
-from rolecall.engines.reaping import Reaper, ReapReport
+from rolecall.engines.proof import Proof
+from rolecall.engines.reaping import NodeGoneError, Reaper, ReapReport
 from rolecall.engines.replica import Replica, WorkerRecord
 from rolecall.engines.worker_handle import Started, WorkerDiedError, WorkerFactory, WorkerHealth
 from rolecall.errors import RolecallError
@@ -89,6 +90,17 @@ class ReplicaWorkers:
             asleep_bytes=proof.asleep_bytes + sum(memory.resident_bytes for memory in asleep),
         )
 
+    async def prove_asleep(self, replica: Replica, stamp: Stamp, deadline: Deadline) -> int:
+        """Measure a sleeping replica again; returns the bytes that it holds on all nodes.
+
+        Followers are asked for their memory only: they have proved its release, and get it back by a wake
+        of the head alone, whose tags show that.
+        """
+        head = replica.workers[0]
+        proof = await self._call(replica, head, head.handle.sleep(stamp, 0.0, deadline))
+        followers = await self._measure_followers(replica, stamp, deadline)
+        return proof.asleep_bytes + sum(memory.resident_bytes for memory in followers)
+
     async def wake(
         self, replica: Replica, stamp: Stamp, weight_version: str | None, deadline: Deadline
     ) -> MemoryReport:
@@ -147,13 +159,18 @@ class ReplicaWorkers:
             raise error
         return [look for look in looks if not isinstance(look, BaseException)]
 
-    async def end(self, replica: Replica, stamp: Stamp, deadline: Deadline) -> None:
+    async def end(
+        self, replica: Replica, stamp: Stamp, deadline: Deadline, *, proof: Proof | None = None
+    ) -> None:
         """Have every worker end its engine, and the reaper look after the dead ones.
 
-        What came of it is in the workers' records: evidence, a fence, or nothing yet.
+        What came of it is in the workers' records: evidence, a fence, or why a living one did not. That a
+        dead worker's node has left the cluster is evidence only together with an operator's ``proof``.
         """
         open_ends = [worker for worker in replica.workers if worker.evidence is None]
-        await asyncio.gather(*(self._end_one(replica, worker, stamp, deadline) for worker in open_ends))
+        await asyncio.gather(
+            *(self._end_one(replica, worker, stamp, deadline, proof) for worker in open_ends)
+        )
 
     def replace_dead(self, replica: Replica) -> None:
         """Make new workers in the place of those that died; their ends have evidence."""
@@ -163,7 +180,12 @@ class ReplicaWorkers:
                 worker.died = None
 
     async def _end_one(
-        self, replica: Replica, worker: WorkerRecord, stamp: Stamp, deadline: Deadline
+        self,
+        replica: Replica,
+        worker: WorkerRecord,
+        stamp: Stamp,
+        deadline: Deadline,
+        proof: Proof | None,
     ) -> None:
         if worker.died is None:
             try:
@@ -172,18 +194,30 @@ class ReplicaWorkers:
                 pass  # noted; the reaper is asked instead
             except RolecallError as error:
                 logger.warning("%s: the end of its engine is not confirmed: %s", replica.engine, error)
+                if replica.incarnation == stamp.incarnation:
+                    worker.unended = f"its worker on node {worker.slot.node_ip} did not end it: {error}"
                 return
             else:
                 if replica.incarnation == stamp.incarnation:
-                    worker.evidence = evidence
+                    worker.evidence, worker.unended = evidence, None
                 return
-        await self._reap(replica, worker, stamp, deadline)
+        await self._reap(replica, worker, stamp, deadline, proof)
 
-    async def _reap(self, replica: Replica, worker: WorkerRecord, stamp: Stamp, deadline: Deadline) -> None:
+    async def _reap(
+        self,
+        replica: Replica,
+        worker: WorkerRecord,
+        stamp: Stamp,
+        deadline: Deadline,
+        proof: Proof | None,
+    ) -> None:
         report: ReapReport | None = None
+        settled = False
         try:
             report = await self._reaper(worker.slot, stamp.incarnation, deadline.at_most(_REAP_S))
-            finding = str(report)
+            finding, settled = str(report), report.vacant
+        except NodeGoneError as error:
+            finding, settled = str(error), proof is Proof.NODE_GONE
         except RolecallError as error:
             finding = str(error)
         if report is not None:
@@ -199,12 +233,13 @@ class ReplicaWorkers:
                 vacant=report.vacant,
             )
         if replica.incarnation != stamp.incarnation or worker.evidence is not None:
-            return  # an operator, or another look, has settled it meanwhile
-        if report is not None and report.vacant:
-            worker.evidence = f"the worker on node {worker.slot.node_ip} died; {finding}"
-            worker.fence = None
+            return  # another look has settled it meanwhile
+        if settled:
+            word = "" if report is not None else ", and an operator says that its machine is gone"
+            worker.evidence = f"the worker on node {worker.slot.node_ip} died; {finding}{word}"
+            worker.fence = worker.unended = None
             return
-        worker.fence = _fence(replica, worker, finding)
+        worker.fence = _fence(self._role, replica, worker, finding)
         logger.error("fenced: %s", worker.fence)
 
     async def _measure_followers(
@@ -222,7 +257,9 @@ class ReplicaWorkers:
         except WorkerDiedError as error:
             if worker.handle is asked and worker.died is None:
                 worker.died = str(error)
-                worker.fence = _fence(replica, worker, "nobody has looked yet what its engine did")
+                worker.fence = _fence(
+                    self._role, replica, worker, "nobody has looked yet what its engine did"
+                )
                 logger.error("%s: worker %d is dead: %s", replica.engine, worker.slot.node_rank, error)
             raise
 
@@ -244,7 +281,7 @@ def _sum(head: MemoryReport, followers: Iterable[MemoryReport]) -> MemoryReport:
     )
 
 
-def _fence(replica: Replica, worker: WorkerRecord, finding: str) -> str:
+def _fence(role: RoleName, replica: Replica, worker: WorkerRecord, finding: str) -> str:
     slot = worker.slot
     leader = ""
     if slot.is_head and replica.started is not None:
@@ -253,5 +290,5 @@ def _fence(replica: Replica, worker: WorkerRecord, finding: str) -> str:
     return (
         f"the worker of {replica.engine} on node {slot.node_ip} is dead ({worker.died}), and its engine"
         f"{leader} may hold devices {devices}: {finding}. Nothing is started there until a look finds "
-        "everything gone, or an operator has made sure of it and confirmed that; or end the job"
+        f"everything gone; if the node is gone: rolecall reconcile {role} --proof {Proof.NODE_GONE}"
     )

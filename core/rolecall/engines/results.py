@@ -18,12 +18,16 @@ class ReplicaOutcome:
     detail: str = ""
 
 
+Outcomes = tuple[ReplicaOutcome, ...]
+"""What a command achieved with a model's replicas."""
+
+
 @frozen(kw_only=True)
 class LifecycleResult:
     """Outcome of one onload, offload, start or shutdown of a role."""
 
     role: RoleName
-    outcomes: tuple[ReplicaOutcome, ...]
+    outcomes: Outcomes
 
     @property
     def confirmed(self) -> bool:

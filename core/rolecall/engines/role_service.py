@@ -1,20 +1,15 @@
 """The role service: all models of one role behind one Ray actor.
 
 One actor a role, named ``role:<role>``, made by the job process and ending with it, never
-restarted. It holds an inference manager a model, makes their workers in the bundles they were bound
-to, publishes the role's snapshot whenever something visible changed, and runs the reconciler. The
-coordinator commands it (:class:`~rolecall.leases.port.RoleLifecycle`); it knows no lease, only
-the fencing token of the last one.
-
-A command's answer means that its result is in the registry too, unless the registry was not to
-be reached: then the reconciler publishes it later, and readers know that they can't know.
+restarted. It makes the models' managers, their workers in the bundles they were bound to and their
+routers, and passes every command on to :class:`~rolecall.engines.role_engines.RoleEngines`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +21,32 @@ from rolecall.config.resolved import ResolvedModel, ResolvedRole
 from rolecall.config.specs import JobConfig
 from rolecall.discovery.registry_actor import RayRegistry
 from rolecall.discovery.topology import RoleTopology, build_routing, new_epoch
-from rolecall.engines.deadline import Deadline, LoopClock
-from rolecall.engines.fencing import TokenGate
+from rolecall.engines.deadline import LoopClock
 from rolecall.engines.handover import HandoverLimits
 from rolecall.engines.launching import HostSetup
-from rolecall.engines.manager import InferenceManager, Outcomes
+from rolecall.engines.manager import InferenceManager
+from rolecall.engines.proof import Proof
 from rolecall.engines.reaper_task import RayReaper
 from rolecall.engines.replica_driver import LifecycleTimes, ModelSpec
 from rolecall.engines.results import LifecycleResult
+from rolecall.engines.role_engines import RoleEngines
+from rolecall.engines.role_scaling import RoleScaling, worker_slots
 from rolecall.engines.weight_operations import WeightOperation
 from rolecall.engines.worker import LOG_FORMAT, RayWorkers, WorkerOrder
 from rolecall.engines.worker_handle import WorkerSlot
-from rolecall.errors import EngineError, RolecallError
+from rolecall.errors import EngineError, JobError
 from rolecall.events.hub_actor import remote_emitter
+from rolecall.events.outbox import flush_all
 from rolecall.ids import EngineId, FencingToken, ModelId, RoleName
 from rolecall.interfaces.engine_backend import WeightsGroup, WeightUpdate
 from rolecall.interfaces.role import WeightSource
+from rolecall.leases.coordinator_actor import answer_of
 from rolecall.placement.bound import BoundPlan
-from rolecall.placement.demand import model_demand
+from rolecall.placement.demand import job_nodes, model_demand
 from rolecall.routers.keeper import RouterKeeper, RouterPlace
 from rolecall.routers.pairs import halves
+from rolecall.scaling.request import ScaleRequest
+from rolecall.scaling.scaler import RoleScaler
 
 logger = logging.getLogger(__name__)
 
@@ -54,10 +55,6 @@ FIRST_WEIGHT_VERSION = "0"
 
 LOOPBACK = "127.0.0.1"
 """Where engines of a private Ray listen: all of its one node's callers are on it."""
-
-_PUBLISH_S = 5.0
-_ANSWER_S = 1.0
-"""Kept back from a command's time-out, so that the answer is there before the caller gives up."""
 
 
 def actor_name(role: str) -> str:
@@ -71,6 +68,7 @@ class RoleOrder:
 
     groups: pool id → placement group that the role's replicas are bound to; borrowed, never
         removed here.
+    spares: actor handle of who has devices for replicas that come later; None: nobody.
     events: actor handle of the event hub.
     run_dir: the job's run folder; engine logs go to a folder below it, on each engine's node.
     """
@@ -84,6 +82,7 @@ class RoleOrder:
     events: Any
     run_dir: Path
     namespace: str
+    spares: Any = None
 
 
 class RoleService:
@@ -94,15 +93,9 @@ class RoleService:
         self._order = order
         self._emit = remote_emitter(order.events)
         self._clock = LoopClock()
-        self._gate = TokenGate()
-        self._epoch = new_epoch()
-        self._managers: dict[ModelId, InferenceManager] = {}
+        self._engines: RoleEngines | None = None
         self._routers: dict[ModelId, RouterKeeper] = {}
-        self._topology: RoleTopology | None = None
-        self._publishing = asyncio.Lock()
-        self._looking = asyncio.Lock()
-        self._unpublished = True
-        self._reconciler: asyncio.Task[None] | None = None
+        self._scaling: RoleScaling | None = None
 
     async def start(self) -> LifecycleResult:
         """Load the role's plugins, make its workers, start its routers, if any, and its engines.
@@ -114,143 +107,125 @@ class RoleService:
             CapabilityError: a replica spans nodes, and its backend doesn't.
             RouterError: a model's router did not start.
         """
-        if self._topology is None:
+        if self._engines is None:
             role = await asyncio.to_thread(self._resolve)
-            self._make_managers(role)
+            self._engines = self._make_engines(role)
         await asyncio.gather(*(router.start() for router in self._routers.values()))
-        outcomes = await self._across(lambda manager: manager.start())
-        await self._publish()
-        if self._reconciler is None:
-            self._reconciler = asyncio.create_task(self._reconcile_for_ever())
-        return self._result(outcomes)
+        return await self._engines.start()
 
     async def onload(self, token: FencingToken, timeout_s: float) -> LifecycleResult:
-        """Wake every model of the role, or none; returns within ``timeout_s``.
-
-        Raises:
-            StaleTokenError: a command with a higher token has come before.
-        """
-        self._gate.admit(token, f"onload of {self._order.role}")
-        deadline = self._deadline(timeout_s)
-        several = len(self._managers) > 1
-        work = deadline.share(0.75) if several else deadline
-        results = await self._each(lambda manager: manager.onload(token, work))
-        awake = [model for model, outcomes in results.items() if all(o.confirmed for o in outcomes)]
-        if len(awake) < len(results):
-            for model in awake:
-                results[model] = await self._managers[model].retract(token, deadline)
-        return self._result(_joined(results))
+        """As :meth:`RoleEngines.onload`."""
+        return await self._started.onload(token, timeout_s)
 
     async def offload(self, token: FencingToken, timeout_s: float) -> LifecycleResult:
-        """Put every model of the role to sleep, with proof; returns within ``timeout_s``.
+        """As :meth:`RoleEngines.offload`."""
+        return await self._started.offload(token, timeout_s)
 
-        Raises:
-            StaleTokenError: a command with a higher token has come before.
-            CapabilityError: a backend of the role can't put engines to sleep.
-        """
-        self._gate.admit(token, f"offload of {self._order.role}")
-        deadline = self._deadline(timeout_s)
-        return self._result(await self._across(lambda manager: manager.offload(token, deadline)))
+    async def prepare(self, timeout_s: float) -> None:
+        """As :meth:`RoleEngines.prepare`."""
+        await self._started.prepare(timeout_s)
 
     async def update_weights(
         self, model: ModelId | None, update: WeightUpdate, version: str, timeout_s: float
     ) -> LifecycleResult:
-        """Give all replicas of a versioned model other weights; returns within ``timeout_s``.
-
-        ``model`` may be None for a role with one model. See the manager's method for what a repeat
-        does, and for sleeping replicas.
-
-        Raises:
-            CapabilityError: the model's weights never change, or its backend has no such way.
-            EngineError: the version is no name for new weights, or a replica can't take this kind now.
-        """
-        deadline = self._deadline(timeout_s)
-        return self._result(await self._manager(model).update_weights(update, version, deadline))
+        """As :meth:`RoleEngines.update_weights`."""
+        return await self._started.update_weights(model, update, version, timeout_s)
 
     async def join_weights_group(
         self, model: ModelId | None, group: WeightsGroup, timeout_s: float
     ) -> LifecycleResult:
-        """Have all replicas of a model join a group for updates by broadcast.
-
-        Raises:
-            CapabilityError: as above.
-            EngineError: a replica is not awake.
-        """
-        deadline = self._deadline(timeout_s)
-        return self._result(await self._manager(model).join_weights_group(group, deadline))
+        """As :meth:`RoleEngines.join_weights_group`."""
+        return await self._started.join_weights_group(model, group, timeout_s)
 
     async def leave_weights_group(
         self, model: ModelId | None, name: str, timeout_s: float
     ) -> LifecycleResult:
-        """Have those replicas of a model that joined a group leave it."""
-        deadline = self._deadline(timeout_s)
-        return self._result(await self._manager(model).leave_weights_group(name, deadline))
+        """As :meth:`RoleEngines.leave_weights_group`."""
+        return await self._started.leave_weights_group(model, name, timeout_s)
 
     async def require(self, model: ModelId | None, operation: WeightOperation) -> None:
-        """Ask whether a model takes an operation on its weights at all.
-
-        Raises:
-            CapabilityError: it does not; names the operation and the reason.
-        """
-        self._manager(model).require(operation)
+        """As :meth:`RoleEngines.require`."""
+        self._started.require(model, operation)
 
     async def reconcile_once(self) -> None:
-        """Look at every replica and repair what may be repaired; returns when that is done."""
-        await self._look()
-        await asyncio.gather(*(manager.repair() for manager in self._managers.values()))
+        """As :meth:`RoleEngines.reconcile_once`."""
+        await self._started.reconcile_once()
 
     async def status(self) -> dict[str, Any]:
-        """Everything known of the role as JSON values. Asks no worker."""
-        snapshot = self._topology.snapshot if self._topology is not None else None
+        """Everything known of the role as JSON values, empty before the start. Asks no worker."""
+        if self._engines is None:
+            return {
+                "role": self._order.role,
+                "epoch": None,
+                "revision": None,
+                "token": 0,
+                "replicas": [],
+                "routers": [],
+                "scaling": [],
+            }
         return {
-            "role": self._order.role,
-            "epoch": self._epoch,
-            "revision": snapshot.topology_revision if snapshot is not None else None,
-            "token": self._gate.highest,
-            "replicas": [entry for manager in self._managers.values() for entry in manager.status()],
+            **self._engines.status(),
             "routers": [router.status() for router in self._routers.values()],
+            "scaling": self._scaler.operations(),
         }
 
     async def stop_replica(self, selector: str, timeout_s: float) -> LifecycleResult:
-        """Stop one replica for good, by its engine id or any URL it has had.
+        """As :meth:`RoleEngines.stop_replica`."""
+        return await self._started.stop_replica(selector, timeout_s)
 
-        Raises:
-            EngineError: no model of the role has such a replica.
-        """
-        deadline = self._deadline(timeout_s)
-        for manager in self._managers.values():
-            if manager.knows(selector):
-                return self._result(await manager.stop(selector, deadline))
-        raise EngineError(f"{self._order.role}: no replica is or was {selector!r}")
+    async def scale(self, request: ScaleRequest) -> dict[str, Any]:
+        """As :meth:`RoleScaler.begin`."""
+        return await self._scaler.begin(request)
 
-    async def confirm_vacant(self, engine: EngineId, evidence: str) -> None:
-        """Lift a replica's fence on an operator's word; ``evidence`` says what was seen.
+    async def scale_operation(self, operation: str, wait_s: float = 0.0) -> dict[str, Any]:
+        """As :meth:`RoleScaler.status`."""
+        return await self._scaler.status(operation, wait_s)
 
-        Raises:
-            EngineError: the replica isn't fenced, or there is no such replica.
-        """
-        for manager in self._managers.values():
-            if manager.knows(engine):
-                manager.confirm_vacant(engine, evidence)
-                return
-        raise EngineError(f"{self._order.role}: there is no replica {engine!r}")
+    async def scale_operations(self) -> list[dict[str, Any]]:
+        """As :meth:`RoleScaler.operations`."""
+        return self._scaler.operations()
+
+    async def cancel_scale(self, operation: str) -> dict[str, Any]:
+        """As :meth:`RoleScaler.cancel`."""
+        return await self._scaler.cancel(operation)
+
+    async def account(self, token: FencingToken, timeout_s: float) -> LifecycleResult:
+        """As :meth:`RoleEngines.account`."""
+        return await self._started.account(token, timeout_s)
+
+    async def vacate(self, token: FencingToken, timeout_s: float, *, proof: Proof) -> LifecycleResult:
+        """As :meth:`RoleEngines.vacate`."""
+        return await self._started.vacate(token, timeout_s, proof=proof)
+
+    async def lift_fences(self, timeout_s: float, *, proof: Proof) -> LifecycleResult:
+        """As :meth:`RoleEngines.lift_fences`."""
+        return await self._started.lift_fences(timeout_s, proof=proof)
 
     async def shutdown(self, timeout_s: float) -> LifecycleResult:
-        """Stop every engine, with confirmation; what is not confirmed is tried again by a repeat.
-
-        Routers end last. A role that was not started has nothing to stop.
+        """As :meth:`RoleEngines.shutdown`; routers end last. A role that was not started has nothing to stop.
 
         Raises:
             EngineError: a process of a router is left.
         """
-        if self._reconciler is not None:
-            self._reconciler.cancel()
-        if self._topology is None:
-            return self._result(())
-        deadline = self._deadline(timeout_s)
-        outcomes = await self._across(lambda manager: manager.shutdown(deadline))
+        if self._engines is None:
+            return LifecycleResult(role=self._order.role, outcomes=())
+        await self._scaler.close()
+        result = await self._engines.shutdown(timeout_s)
         await asyncio.gather(*(router.stop() for router in self._routers.values()))
-        return self._result(outcomes)
+        flush_all()  # the job ends next
+        return result
+
+    @property
+    def _started(self) -> RoleEngines:
+        if self._engines is None:
+            raise EngineError(f"{self._order.role} has not been started")
+        return self._engines
+
+    @property
+    def _scaler(self) -> RoleScaler:
+        if self._scaling is None:
+            raise EngineError(f"{self._order.role} has not been started")
+        return self._scaling.scaler
 
     # --- making the managers ------------------------------------------------------------
 
@@ -258,31 +233,9 @@ class RoleService:
         order = self._order
         return resolve_role(order.config, order.file, order.role, job_plugins(order.config.plugins))
 
-    def _make_managers(self, role: ResolvedRole) -> None:
+    def _make_engines(self, role: ResolvedRole) -> RoleEngines:
         order = self._order
-        shared = bool(order.bound.plan.conflicts(order.role))
         lifecycle = order.config.lifecycle
-        times = LifecycleTimes(start_s=lifecycle.start_timeout_s, drain_grace_s=lifecycle.drain_grace_s)
-        self._routers = self._make_routers(role)
-        self._managers = {
-            model.model: InferenceManager(
-                self._model_spec(model, shared=shared),
-                self._slots(model),
-                factory=RayWorkers(
-                    lambda slot, model=model: self._worker_order(model, slot),
-                    groups=order.groups,
-                    resource=order.config.placement.resource,
-                    namespace=order.namespace,
-                ),
-                reaper=RayReaper(namespace=order.namespace, role=order.role),
-                times=times,
-                clock=self._clock,
-                emit=self._emit,
-                publish=self._publish,
-                membership=self._routers.get(model.model),
-            )
-            for model in role.models.values()
-        }
         routing = build_routing(
             served_names={model.model: model.served_model_name for model in role.models.values()},
             default_model=role.default_model,
@@ -290,9 +243,50 @@ class RoleService:
             aliases=role.config.aliases,
             policy=role.config.routing_policy,
         )
-        self._topology = RoleTopology(order.role, routing, self._epoch)
+        engines = RoleEngines(
+            order.role,
+            topology=RoleTopology(order.role, routing, new_epoch()),
+            registry=order.registry,
+            clock=self._clock,
+            probe_interval_s=lifecycle.probe_interval_s,
+        )
+        self._routers = self._make_routers(role, engines)
+        shared = bool(order.bound.plan.conflicts(order.role))
+        times = LifecycleTimes(start_s=lifecycle.start_timeout_s, drain_grace_s=lifecycle.drain_grace_s)
+        scaling = self._scaling = RoleScaling(
+            order.role,
+            spares=order.spares,
+            groups=order.groups,
+            drain_grace_s=lifecycle.drain_grace_s,
+            devices_per_node=job_nodes(order.config.placement).largest,
+            clock=self._clock,
+            emit=self._emit,
+        )
+        for model in role.models.values():
+            manager = InferenceManager(
+                self._model_spec(model, shared=shared),
+                self._slots(model),
+                factory=scaling.workers(
+                    model,
+                    RayWorkers(
+                        lambda slot, model=model: self._worker_order(model, slot),
+                        groups=scaling.groups,
+                        resource=order.config.placement.resource,
+                        namespace=order.namespace,
+                    ),
+                ),
+                reaper=RayReaper(namespace=order.namespace, role=order.role),
+                times=times,
+                clock=self._clock,
+                emit=self._emit,
+                publish=engines.publish,
+                membership=self._routers.get(model.model),
+            )
+            engines.add(model.model, manager)
+            scaling.add(model, manager)
+        return engines
 
-    def _make_routers(self, role: ResolvedRole) -> dict[ModelId, RouterKeeper]:
+    def _make_routers(self, role: ResolvedRole, engines: RoleEngines) -> dict[ModelId, RouterKeeper]:
         """One for each model, on this node, if the role's policy brings any."""
         router = role.router
         if router is None:
@@ -313,7 +307,7 @@ class RoleService:
                 ),
                 clock=self._clock,
                 emit=self._emit,
-                changed=self._publish,
+                changed=engines.publish,
             )
             for model in role.models.values()
         }
@@ -337,21 +331,7 @@ class RoleService:
             if replica.placement.model == model.model
         ]
         return {
-            replica.placement.engine: [
-                WorkerSlot(
-                    engine=replica.placement.engine,
-                    node_rank=rank,
-                    node_id=worker.node_id,
-                    node_ip=worker.node_ip,
-                    pool_id=replica.placement.pool_id,
-                    bundles=worker.bundles,
-                    device_ids=worker.device_ids,
-                    reservation=worker.reservation,
-                    nodes=len(replica.workers),
-                    half=half,
-                )
-                for rank, worker in enumerate(replica.workers)
-            ]
+            replica.placement.engine: worker_slots(replica, half)
             for replica, half in zip(
                 replicas, halves(len(replicas), model.config.prefill_replicas), strict=True
             )
@@ -370,6 +350,7 @@ class RoleService:
                 weight_source=model.weight_source,
                 listen_host=LOOPBACK if order.config.cluster.is_private else slot.node_ip,
                 log_dir=order.run_dir / "engines",
+                run=str(order.run_dir),
                 limits=HandoverLimits(),
                 tensor_parallel=demand.tensor_parallel,
                 pipeline_parallel=demand.pipeline_parallel,
@@ -377,93 +358,6 @@ class RoleService:
             config=order.config,
             file=order.file,
         )
-
-    # --- publishing, reconciling --------------------------------------------------------
-
-    async def _publish(self) -> None:
-        """Put the present view into the registry, if it differs from what is there."""
-        if self._topology is None:
-            return
-        async with self._publishing:
-            try:
-                snapshot, changed = self._topology.update(
-                    {model: manager.view() for model, manager in self._managers.items()}
-                )
-                if not changed and not self._unpublished:
-                    return
-                self._unpublished = True
-                async with asyncio.timeout(_PUBLISH_S):
-                    await self._order.registry.publish(self._order.role, snapshot.to_json())
-                self._unpublished = False
-            except (RolecallError, TimeoutError):
-                # The engines' state is what it is, and commands must go on; the reconciler's next
-                # round tries to tell it again.
-                logger.exception("the snapshot of %s was not published", self._order.role)
-
-    async def _look(self) -> None:
-        # One at a time: two looks that fail together are not two failures in a row.
-        async with self._looking:
-            await asyncio.gather(*(manager.look() for manager in self._managers.values()))
-            # Also when nothing changed: a registry that was restarted is empty until then.
-            self._unpublished = True
-            await self._publish()
-
-    async def _reconcile_for_ever(self) -> None:
-        """Look again and again; repairs run beside, so that one that takes long blinds nobody."""
-        repairs: dict[ModelId, asyncio.Task[None]] = {}
-        try:
-            while True:
-                await self._clock.sleep(self._order.config.lifecycle.probe_interval_s)
-                await self._guarded(self._look())
-                for model, manager in self._managers.items():
-                    if model not in repairs or repairs[model].done():
-                        repairs[model] = asyncio.create_task(self._guarded(manager.repair()))
-        finally:
-            for repair in repairs.values():
-                repair.cancel()
-
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception:  # one round that breaks may not end the care for all replicas
-            logger.exception("reconciling %s broke; the next round tries again", self._order.role)
-
-    def _manager(self, model: ModelId | None) -> InferenceManager:
-        if model is None and len(self._managers) == 1:
-            return next(iter(self._managers.values()))
-        if model is None or model not in self._managers:
-            known = ", ".join(self._managers) or "none, the role was not started"
-            raise EngineError(f"{self._order.role} has no model {model!r}; it has: {known}")
-        return self._managers[model]
-
-    # --- over all managers --------------------------------------------------------------
-
-    async def _each(self, act: Callable[[InferenceManager], Awaitable[Outcomes]]) -> dict[ModelId, Outcomes]:
-        """Have every manager act, all at once; raise the first error only when all have ended."""
-        if self._topology is None:
-            raise EngineError(f"{self._order.role} has not been started")
-        answers = await asyncio.gather(
-            *(act(manager) for manager in self._managers.values()), return_exceptions=True
-        )
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        return dict(
-            zip(self._managers, (a for a in answers if not isinstance(a, BaseException)), strict=True)
-        )
-
-    async def _across(self, act: Callable[[InferenceManager], Awaitable[Outcomes]]) -> Outcomes:
-        return _joined(await self._each(act))
-
-    def _deadline(self, timeout_s: float) -> Deadline:
-        return Deadline.after(self._clock, timeout_s).leaving(_ANSWER_S)
-
-    def _result(self, outcomes: Outcomes) -> LifecycleResult:
-        return LifecycleResult(role=self._order.role, outcomes=outcomes)
-
-
-def _joined(results: Mapping[ModelId, Outcomes]) -> Outcomes:
-    return tuple(outcome for outcomes in results.values() for outcome in outcomes)
 
 
 def find_role_service(namespace: str, role: RoleName) -> Any:
@@ -478,6 +372,42 @@ def find_role_service(namespace: str, role: RoleName) -> Any:
         raise EngineError(f"no service of role {role!r} runs in Ray namespace {namespace!r}") from error
 
 
+class ServiceScaling:
+    """Scales a role from any process on the job's Ray; operations are JSON values.
+
+    Every call raises ``JobError`` if the role's service does not answer, beside what it says itself.
+    """
+
+    def __init__(self, namespace: str, role: RoleName) -> None:
+        self._namespace = namespace
+        self._role = role
+        self._handle: Any = None
+
+    async def begin(self, request: ScaleRequest) -> dict[str, Any]:
+        """As :meth:`RoleScaler.begin`."""
+        return await self._ask("scale", request)
+
+    async def status(self, operation: str, wait_s: float = 0.0) -> dict[str, Any]:
+        """As :meth:`RoleScaler.status`."""
+        return await self._ask("scale_operation", operation, wait_s)
+
+    async def cancel(self, operation: str) -> dict[str, Any]:
+        """As :meth:`RoleScaler.cancel`."""
+        return await self._ask("cancel_scale", operation)
+
+    async def operations(self) -> list[dict[str, Any]]:
+        """As :meth:`RoleScaler.operations`."""
+        return await self._ask("scale_operations")
+
+    async def _ask(self, method: str, *arguments: Any) -> Any:
+        if self._handle is None:
+            try:
+                self._handle = await asyncio.to_thread(find_role_service, self._namespace, self._role)
+            except EngineError as error:
+                raise JobError(str(error)) from error
+        return await answer_of(f"{self._role}'s {method}", getattr(self._handle, method).remote(*arguments))
+
+
 def create_role_service(
     *,
     config: JobConfig,
@@ -489,6 +419,7 @@ def create_role_service(
     events: Any,
     run_dir: Path,
     namespace: str,
+    spares: Any = None,
 ) -> Any:
     """Make a role's service and return its actor handle; nothing is started yet.
 
@@ -509,5 +440,6 @@ def create_role_service(
             events=events,
             run_dir=run_dir,
             namespace=namespace,
+            spares=spares,
         )
     )

@@ -30,6 +30,7 @@ from rolecall.engines.engine_host import EngineHost
 from rolecall.engines.fencing import Stamp
 from rolecall.engines.handover import SleepProof
 from rolecall.engines.launching import HostSetup, Prepared
+from rolecall.engines.read_ahead import ReadAhead
 from rolecall.engines.worker_handle import (
     ANSWER_MARGIN_S,
     Started,
@@ -71,6 +72,9 @@ class EngineWorker:
 
     async def prepare(self, *, timeout_s: float) -> None:
         await self._host.prepare(_within(timeout_s))
+
+    async def prepare_next(self, update: Path | None, *, timeout_s: float) -> ReadAhead:
+        return await self._host.prepare_next(update, _within(timeout_s))
 
     async def meet(self, stamp: Stamp, *, timeout_s: float) -> str:
         return await self._host.meet(stamp, _within(timeout_s))
@@ -125,6 +129,9 @@ class RayWorkerHandle:
 
     async def prepare(self, deadline: Deadline) -> None:
         await self._call("prepare", deadline)
+
+    async def prepare_next(self, update: Path | None, deadline: Deadline) -> ReadAhead:
+        return await self._call("prepare_next", deadline, update)
 
     async def meet(self, stamp: Stamp, deadline: Deadline) -> str:
         return await self._call("meet", deadline, stamp)

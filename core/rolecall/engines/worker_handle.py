@@ -22,6 +22,7 @@ from attrs import frozen
 from rolecall.engines.deadline import Deadline
 from rolecall.engines.fencing import Stamp
 from rolecall.engines.handover import SleepProof
+from rolecall.engines.read_ahead import ReadAhead
 from rolecall.errors import EngineError
 from rolecall.ids import EngineId
 from rolecall.interfaces.engine_backend import Disaggregation, MemoryReport, WeightsGroup, WeightUpdate
@@ -55,6 +56,7 @@ class WorkerSlot:
     bundles: bundle indices in the placement group of ``pool_id``; the worker runs in the first.
     reservation: share of that bundle's device which the worker reserves.
     half: what the replica does of a request, in a prefill/decode pair; None: all of it.
+    url: where an engine answers that somebody else runs; it has no bundle and no device of the job's.
     """
 
     engine: EngineId
@@ -67,6 +69,7 @@ class WorkerSlot:
     reservation: float = 1.0
     nodes: int = 1
     half: Disaggregation | None = None
+    url: str | None = None
 
     @property
     def is_head(self) -> bool:
@@ -77,14 +80,18 @@ class WorkerSlot:
 class Started:
     """A started engine: where it answers and what it holds.
 
+    pid, log_path: None for an engine that somebody else runs.
     bootstrap_port: where a prefill engine hands its cache over; None for any other.
+    weight_version: what an engine that somebody else runs says of its weights; None for any other, which has
+        the version that it was started with.
     """
 
     base_url: str
-    pid: int
+    pid: int | None
     memory: MemoryReport
-    log_path: Path
+    log_path: Path | None
     bootstrap_port: int | None = None
+    weight_version: str | None = None
 
 
 @frozen(kw_only=True)
@@ -124,12 +131,21 @@ class WorkerHandle(Protocol):
     """One worker. Every call ends by its deadline; commands carry a :class:`Stamp`.
 
     The head of a replica on several nodes gets every command; the others, its *followers*, only
-    ``prepare``, ``start``, ``health``, ``stop``, and the two that measure: what the head's engine
-    does, theirs do with it.
+    ``prepare``, ``prepare_next``, ``start``, ``health``, ``stop``, and the two that measure: what the
+    head's engine does, theirs do with it.
     """
 
     async def prepare(self, deadline: Deadline) -> None:
         """Load the backend and get the model's files; may download. Repeats are cheap."""
+        ...
+
+    async def prepare_next(self, update: Path | None, deadline: Deadline) -> ReadAhead:
+        """Do ahead what the next start or wake needs no device for, beside whatever else goes on.
+
+        As ``prepare``; then files are read ahead: the model's if there is no engine, of one that sleeps
+        those that its resume will read, and in both cases those of an ``update`` that follows. Nothing is
+        read for an engine that is awake. Carries no stamp: it changes nothing, and a stop ends it.
+        """
         ...
 
     async def meet(self, stamp: Stamp, deadline: Deadline) -> str:

@@ -83,7 +83,13 @@ def bind(plan: PlacementPlan, probes: Iterable[BundleProbe]) -> BoundPlan:
     training = (
         _bound_training(placement, layout[placement.pool_id], occupancy) for placement in plan.training
     )
-    return BoundPlan(plan=plan, replicas=tuple(replicas), training=tuple(training))
+    spare = (
+        probe
+        for pool_id, devices in layout.items()
+        for bundle, probe in devices.items()
+        if (pool_id, bundle) not in occupancy.tenants
+    )
+    return BoundPlan(plan=plan, replicas=tuple(replicas), training=tuple(training), spare=tuple(spare))
 
 
 # --- the devices ------------------------------------------------------------------------

@@ -77,11 +77,15 @@ class BoundTraining:
 
 @frozen(kw_only=True)
 class BoundPlan:
-    """A plan with every replica and every training role bound, in the plan's order."""
+    """A plan with every replica and every training role bound, in the plan's order.
+
+    spare: the devices that no tenant of the plan ever uses, each as found in its bundle.
+    """
 
     plan: PlacementPlan
     replicas: tuple[BoundReplica, ...]
     training: tuple[BoundTraining, ...] = ()
+    spare: tuple[BundleProbe, ...] = ()
 
     def replicas_of(self, role: RoleName) -> tuple[BoundReplica, ...]:
         return tuple(replica for replica in self.replicas if replica.placement.role == role)

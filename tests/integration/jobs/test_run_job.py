@@ -113,5 +113,18 @@ def test_a_sleeping_engine_holds_at_least_60_percent_less(finished, command):
         assert max(asleep) <= 0.4 * min(awake), (role, awake, asleep)
 
 
+def test_roles_were_prepared_while_another_one_had_the_devices(finished, command):
+    holder: str | None = None
+    prepared: set[tuple[str | None, str]] = set()
+    for event in sorted(command.events(), key=lambda event: event["time_s"]):
+        if event["kind"] == "lease.state" and event["to"] == "ACTIVE":
+            holder = event["role"]
+        elif event["kind"] == "replica.prepared":
+            assert event["problem"] is None
+            assert event["bytes"] > 0
+            prepared.add((holder, event["role"]))
+    assert {("rollout", "genrm"), ("genrm", "teacher"), ("teacher", "rollout")} <= prepared
+
+
 def test_nothing_is_left(finished, command):
     command.wait_until_gone(timeout_s=10)

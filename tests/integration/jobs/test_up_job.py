@@ -135,6 +135,15 @@ def test_wrong_json_is_400_and_an_oversize_body_413(job: UpJob):
     assert httpx.post(url, content=b" " * (33 * 1024**2), timeout=60).status_code == 413
 
 
+def test_a_reconciliation_looks_at_the_role_and_is_on_record(job: UpJob):
+    result = job.command.run("reconcile", "teacher", "--proof", "process-gone", "--note", "a drill")
+    assert result.returncode == 0, result.stderr
+    assert "nothing was fenced" in result.stdout
+    result = job.command.run("events", "up-job", "--kind", "lease.reconciled", "--json")
+    (record,) = map(json.loads, result.stdout.splitlines())
+    assert (record["role"], record["proof"], record["note"]) == ("teacher", "process-gone", "a drill")
+
+
 TRAINING_LOOP = """
 import asyncio, math
 from rolecall.batches.sample import Prompt
@@ -229,9 +238,12 @@ def test_a_killed_engine_is_502_then_out_of_discovery_then_back_with_a_higher_ge
         return engine["generation"] > victim["generation"]
 
     until(back, 90, lambda: str(seen))
-    states = [e["to"] for e in job.command.events() if e.get("engine") == "teacher/replica-0" and "to" in e]
-    assert "FAILED" in states
-    assert states[-1] == "READY"
+
+    def states() -> list[str]:
+        return [e["to"] for e in job.command.events() if e.get("engine") == "teacher/replica-0" and "to" in e]
+
+    until(lambda: states()[-1] == "READY", 10, lambda: str(states()))  # told a moment later
+    assert "FAILED" in states()
     answer = job.post("/teacher/generate", {"text": "Once", "sampling_params": GREEDY})
     assert answer.status_code == 200
 

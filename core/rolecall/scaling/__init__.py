@@ -1,0 +1,1 @@
+"""A model's replicas scaled out and in while it serves."""
