@@ -19,7 +19,13 @@ HOOKS = "rolecall.plugins.hookspecs"
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Hooks": (HOOKS,),
-    "Roles": ("rolecall.interfaces.role", "rolecall.interfaces.native_payload"),
+    "Roles": (
+        "rolecall.interfaces.role",
+        "rolecall.interfaces.native_payload",
+        "rolecall.interfaces.token_ids",
+        "rolecall.client.role_client",
+        "rolecall.interfaces.scale_endpoints",
+    ),
     "Routing policies": ("rolecall.interfaces.routing_policy", "rolecall.routing.rendezvous"),
     "Routers of a policy": ("rolecall.interfaces.router",),
     "Placement modes": (
@@ -34,6 +40,13 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "rolecall.batches.sample",
         "rolecall.batches.rewards",
         "rolecall.batches.concurrency",
+        "rolecall.config.nested_adapters",
+    ),
+    "Verdicts of judges": (
+        "rolecall.verdicts.number",
+        "rolecall.verdicts.word",
+        "rolecall.verdicts.json_field",
+        "rolecall.verdicts.yes_no",
     ),
     "Engine backends": (
         "rolecall.interfaces.engine_backend",
@@ -42,6 +55,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "Batch sinks": ("rolecall.interfaces.batch_sink", "rolecall.durable_files"),
     "Observers": ("rolecall.interfaces.observer", "rolecall.events.event"),
+    "A job asked from outside": ("rolecall.job.asked",),
     "Names": ("rolecall.ids",),
     "Errors": ("rolecall.errors",),
 }

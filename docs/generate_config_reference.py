@@ -62,7 +62,8 @@ Beyond single keys, these rules hold for the whole file:
 
 - `default_model`, `aliases` and `route_keys` lead to models of their role, and an alias has no
   model's name.
-- A role has at least one model; one without engines has none, and no `devices`.
+- A role has at least one model, unless its options name engines elsewhere, as a teacher's may; one without
+  engines has none, and no `devices`.
 - A model's `weight_source` is one that its role allows.
 - The role that a reward's adapter asks is a role of the job.
 - `placement.nodes` stands instead of `placement.devices`, not beside it.

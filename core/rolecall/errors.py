@@ -172,12 +172,16 @@ class PayloadError(RequestError):
 
 
 class ModelUnavailableError(RequestError):
-    """The model exists but no replica may be asked now (503); retry after ``retry_after_s``."""
+    """The model exists but no replica may be asked now (503); retry after ``retry_after_s``.
+
+    ``model`` is its id, None if it is not known which one is meant.
+    """
 
     status = 503
 
-    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+    def __init__(self, message: str, *, retry_after_s: float = 1.0, model: str | None = None) -> None:
         self.retry_after_s = retry_after_s
+        self.model = model
         super().__init__(message)
 
 
@@ -192,11 +196,15 @@ class UpstreamError(RequestError):
 
 
 class UpstreamStatusError(RequestError):
-    """The engine answered with an HTTP error; status and body are passed through."""
+    """The engine answered with an HTTP error; status and body are passed through.
 
-    def __init__(self, status: int, body: bytes, message: str) -> None:
+    ``retry_after_s`` is what its ``Retry-After`` says, None if it says nothing.
+    """
+
+    def __init__(self, status: int, body: bytes, message: str, *, retry_after_s: float | None = None) -> None:
         self.status = status
         self.body = body
+        self.retry_after_s = retry_after_s
         super().__init__(message)
 
 
@@ -249,6 +257,18 @@ class InferenceRecoveryRequired(EngineError):
     """Survivors can't be ruled out; an operator must prove the slot free before a rebuild."""
 
 
+class ScaleRefused(RolecallError):
+    """A model can't be scaled as asked; nothing has changed."""
+
+
+class ScaleConflictError(ScaleRefused):
+    """Another change of the role's size is under way; only one is, at any time."""
+
+
+class UnknownScaleOperationError(ScaleRefused):
+    """There is no such operation, or it is too long ago."""
+
+
 class StaleTokenError(RolecallError):
     """A lifecycle command carried a fencing token lower than one already seen."""
 
@@ -267,6 +287,10 @@ class OperationReuseError(LeaseError):
 
 class BatchFailedError(RolecallError):
     """The batch, or the run it belongs to, has failed; the message is the first failure."""
+
+
+class JournalError(RolecallError):
+    """The coordinator's journal can't be written or read; what was asked has not happened."""
 
 
 class CommitTimeoutError(RolecallError):

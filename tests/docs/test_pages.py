@@ -109,6 +109,8 @@ def to_toml(table: dict[str, Any], path: str = "") -> Iterator[str]:
 def to_toml_value(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(to_toml_value, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key} = {to_toml_value(item)}' for key, item in value.items())}}}"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):

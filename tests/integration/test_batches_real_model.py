@@ -21,6 +21,7 @@ import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
+from attrs import evolve
 
 from rolecall.api import (
     EngineId,
@@ -28,6 +29,7 @@ from rolecall.api import (
     GenerationContext,
     ModelId,
     NamedReward,
+    Prompt,
     RoleName,
     SinkContext,
 )
@@ -43,6 +45,7 @@ from rolecall.interfaces.role import StageRequest
 from rolecall.leases.coordinator import LeaseCoordinator
 from rolecall.leases.lease_state import LeaseState, OpeningLease
 from rolecall.model_sources import fetch_model
+from rolecall.testing.samples import make_sample
 from rolecall.train import consume_async
 from rolecall_plugins.engines.embedded import EmbeddedBackend, EmbeddedOptions
 from rolecall_plugins.rewards.exact_match import ExactMatch, ExactMatchOptions
@@ -194,3 +197,35 @@ async def test_the_same_seed_gives_the_same_samples(client: DirectClient) -> Non
     ids = [sample.response_ids for sample in first]
     assert ids == [sample.response_ids for sample in second]
     assert len(set(ids)) > 2  # the capital of France may well come twice
+
+
+async def test_an_evaluation_makes_the_same_samples_and_gets_no_log_probs(client: DirectClient) -> None:
+    generate = quickstart_rollout().generation()
+    assert generate is not None
+    prompts = load_prompts(EXAMPLES / "prompts" / "arithmetic.jsonl")[:2]
+    context = GenerationContext(
+        client=client, samples_per_prompt=1, sampling=SAMPLING, max_concurrency=1, progress=lambda *_: None
+    )
+    trained = await generate(prompts, context)
+    evaluated = await generate(prompts, evolve(context, log_probs=False))
+    assert [sample.response_ids for sample in evaluated] == [sample.response_ids for sample in trained]
+    assert all(sample.rollout_log_probs and sample.weight_version == "0" for sample in trained)
+    assert not any(sample.rollout_log_probs for sample in evaluated)
+    assert client.requests[-1]["return_logprob"] is False
+
+
+async def test_a_real_judge_is_asked_how_likely_yes_is(client: DirectClient) -> None:
+    """Real tokens with their texts; what a text's verdict would be is the likelier of the two."""
+    options = GenRMJudgeOptions(form="log_prob", least_mass=0.2)
+    prompt = Prompt(prompt_id="p", text="What is the capital of France?", answer="Paris")
+    rewards = {
+        response: await GenRMJudge(options).score(make_sample(prompt, 0, response), client)
+        for response in ("The capital of France is Paris.", "It is a kind of cake.")
+    }
+    assert all(0 < reward < 1 for reward in rewards.values()), rewards
+    assert len(set(rewards.values())) == 2, "it does not look at the response"
+    assert client.requests[-1]["sampling_params"]["max_new_tokens"] == 1
+    said = await GenRMJudge(GenRMJudgeOptions()).score(
+        make_sample(prompt, 0, "It is a kind of cake."), client
+    )
+    assert said == round(rewards["It is a kind of cake."])

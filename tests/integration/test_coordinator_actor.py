@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sys
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
+import psutil
 import pytest
 import ray
 from attrs import frozen
 from ray.exceptions import ActorDiedError, RayTaskError
 
+from rolecall.engines.proof import Proof
 from rolecall.engines.replica_state import ReplicaState
 from rolecall.engines.results import LifecycleResult, ReplicaOutcome
 from rolecall.errors import (
@@ -33,12 +38,14 @@ from rolecall.events.hub import SenderOrder
 from rolecall.ids import BatchId, EngineId, FencingToken, OperationId, RoleName
 from rolecall.leases.coordinator import LeaseCoordinator
 from rolecall.leases.coordinator_actor import (
+    NamedActor,
     RayCoordinator,
     RayRoleLifecycle,
     create_coordinator,
     find_coordinator,
 )
 from rolecall.leases.lease_state import LeaseState, OpeningLease
+from rolecall.leases.reconciliation import Claim
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
 
@@ -47,6 +54,7 @@ ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 WRITER, JUDGE, GUEST = (RoleName(name) for name in ("writer", "judge", "guest"))
 ZERO = BatchId(0)
+STUBS = "stubs"
 
 
 def op(name: str) -> OperationId:
@@ -66,6 +74,8 @@ class ServiceStub:
         self._arrived = asyncio.Event()
         self._go = asyncio.Event()
         self._go.set()
+        self._busy = asyncio.Lock()
+        self._stands = ReplicaState.SLEEPING
 
     async def onload(self, token: FencingToken, timeout_s: float) -> LifecycleResult:
         return await self._act("onload", token, ReplicaState.READY)
@@ -73,13 +83,21 @@ class ServiceStub:
     async def offload(self, token: FencingToken, timeout_s: float) -> LifecycleResult:
         return await self._act("offload", token, ReplicaState.SLEEPING)
 
-    async def _act(self, name: str, token: FencingToken, state: ReplicaState) -> LifecycleResult:
-        self._calls.append((name, token))
-        self._arrived.set()
-        await self._go.wait()
-        if self._error is not None:
-            raise self._error
-        outcome = ReplicaOutcome(engine=EngineId("m/replica-0"), state=state, confirmed=True)
+    async def account(self, token: FencingToken, timeout_s: float) -> LifecycleResult:
+        return await self._act("account", token, None)
+
+    async def vacate(self, token: FencingToken, timeout_s: float, *, proof: Proof) -> LifecycleResult:
+        return await self._act(f"vacate, {proof}", token, ReplicaState.SLEEPING)
+
+    async def _act(self, name: str, token: FencingToken, state: ReplicaState | None) -> LifecycleResult:
+        async with self._busy:
+            self._calls.append((name, token))
+            self._arrived.set()
+            await self._go.wait()
+            if self._error is not None:
+                raise self._error
+            self._stands = state or self._stands
+        outcome = ReplicaOutcome(engine=EngineId("m/replica-0"), state=self._stands, confirmed=True)
         return LifecycleResult(role=self._role, outcomes=(outcome,))
 
     async def reset(self) -> None:
@@ -87,9 +105,13 @@ class ServiceStub:
 
     async def hold(self) -> None:
         self._go.clear()
+        self._arrived.clear()
 
     async def release(self) -> None:
         self._go.set()
+
+    async def recover(self) -> None:
+        self._error = None
 
     async def arrival(self) -> None:
         await self._arrived.wait()
@@ -110,14 +132,15 @@ class EventsStub:
 
         self._order = SenderOrder(self._take)
 
-    async def emit(self, sender: str, number: int, event: Event) -> None:
+    async def emit(self, sender: str, number: int, events: list[Event]) -> None:
         async with self._news:
-            self._order.take(sender, number, event)
+            self._order.take(sender, number, events)
             self._news.notify_all()
 
     def _take(self, event: Event) -> None:
         assert event.time_s > 1e9
-        self._events.append((event.kind, event.fields))
+        if event.kind in {"lease.state", "batch.state"}:
+            self._events.append((event.kind, event.fields))
 
     async def reset(self) -> None:
         self._events.clear()
@@ -159,11 +182,15 @@ def start(stub: type[Any], *arguments: Any) -> Any:
 @pytest.fixture(scope="module")
 def stubs(cluster: None) -> dict[str, Any]:
     """The roles' services and the event hub; a process each, so made once."""
-    return {WRITER: start(ServiceStub, WRITER), JUDGE: start(ServiceStub, JUDGE), "events": start(EventsStub)}
+    made = {WRITER: (ServiceStub, WRITER), JUDGE: (ServiceStub, JUDGE), "events": (EventsStub,)}
+    return {
+        name: ray.remote(num_cpus=0)(stub).options(name=name, namespace=STUBS).remote(*arguments)
+        for name, (stub, *arguments) in made.items()
+    }
 
 
 @pytest.fixture
-async def job(stubs: dict[str, Any]) -> AsyncIterator[Job]:
+async def job(stubs: dict[str, Any], tmp_path: Path) -> AsyncIterator[Job]:
     """A fresh coordinator, and services and event hub that remember nothing."""
     await asyncio.gather(*(stub.reset.remote() for stub in stubs.values()))
     namespace = f"rolecall-{uuid.uuid4().hex[:8]}"
@@ -172,8 +199,8 @@ async def job(stubs: dict[str, Any]) -> AsyncIterator[Job]:
     asleep = OpeningLease(state=LeaseState.SLEEPING, reason="measured")
     coordinator = create_coordinator(
         namespace=namespace,
-        services=services,
-        events=events,
+        services={role: NamedActor(name=role, namespace=STUBS) for role in services},
+        events=NamedActor(name="events", namespace=STUBS),
         conflicts={WRITER: {JUDGE}, JUDGE: {WRITER}, GUEST: frozenset()},
         opening={
             WRITER: asleep,
@@ -181,6 +208,8 @@ async def job(stubs: dict[str, Any]) -> AsyncIterator[Job]:
             GUEST: OpeningLease(state=LeaseState.ACTIVE, reason="measured"),
         },
         timeout_s=60.0,
+        journal=tmp_path / "job.journal",
+        run="this",
     )
     await coordinator.begin_batch(ZERO)
     yield Job(namespace, coordinator, services, events)
@@ -342,6 +371,85 @@ async def test_a_dead_coordinator_is_the_end_of_the_job_for_everyone(job: Job) -
         await job.coordinator.begin_batch(BatchId(1))
 
 
+async def kill_coordinator(job: Job) -> None:
+    """SIGKILL the actor's process; Ray restarts it."""
+    pid: int = await job.coordinator.handle.__ray_call__.remote(lambda _: os.getpid())
+    psutil.Process(pid).kill()
+
+
+async def test_a_coordinator_killed_while_all_sleep_commits_all_the_same(job: Job) -> None:
+    waiter = asyncio.create_task(job.coordinator.wait_committed(ZERO, 100.0))
+    first = await job.coordinator.activate(ZERO, JUDGE, op("wake"))
+    await job.coordinator.deactivate(ZERO, JUDGE, op("put"))
+    await kill_coordinator(job)
+    assert await job.coordinator.activate(ZERO, JUDGE, op("wake")) == first, "a fate outlives the coordinator"
+    await job.coordinator.commit_batch(ZERO, acknowledged=True)
+    await waiter
+    assert await job.services[JUDGE].calls.remote() == [("onload", 2), ("offload", 3), ("account", ANY)]
+
+
+async def test_a_coordinator_killed_while_a_role_is_awake_leaves_it_its_lease(job: Job) -> None:
+    before = await job.coordinator.activate(ZERO, JUDGE, op("wake"))
+    await kill_coordinator(job)
+    with pytest.raises(LeaseError, match="judge is ACTIVE"):
+        await job.coordinator.activate(ZERO, WRITER, op("too early"))
+    lease = await job.lease(JUDGE)
+    assert (lease["state"], lease["batch"]) == ("ACTIVE", 0)
+    assert lease["token"] > before
+    await job.coordinator.deactivate(ZERO, JUDGE, op("put"))
+    await job.coordinator.commit_batch(ZERO, acknowledged=True)
+
+
+@pytest.mark.parametrize(("method", "reached"), [("activate", "ACTIVE"), ("deactivate", "SLEEPING")])
+async def test_a_coordinator_killed_in_a_hand_over_tells_its_caller_how_that_ended(
+    job: Job, method: str, reached: str
+) -> None:
+    judge = job.services[JUDGE]
+    if method == "deactivate":
+        await job.coordinator.activate(ZERO, JUDGE, op("wake"))
+    await judge.hold.remote()
+    call = asyncio.create_task(getattr(job.coordinator, method)(ZERO, JUDGE, op("change")))
+    await judge.arrival.remote()
+    await kill_coordinator(job)
+    await judge.release.remote()
+    await call
+    assert (await job.lease(JUDGE))["state"] == reached
+    commands = [name for name, _ in await judge.calls.remote()]
+    assert commands[-2:] == ["onload" if method == "activate" else "offload", "account"], "sent once"
+
+
+async def test_a_coordinator_killed_while_a_role_is_fenced_keeps_the_fence(job: Job) -> None:
+    judge = job.services[JUDGE]
+    await judge.fail_with.remote(lambda: PayloadError("no text", field="payload.text"))
+    with pytest.raises(LeaseBlockedError):
+        await job.coordinator.activate(ZERO, JUDGE, op("wake"))
+    await kill_coordinator(job)
+    with pytest.raises(LeaseBlockedError, match="no text"):
+        await job.coordinator.activate(ZERO, WRITER, op("next"))
+    with pytest.raises(LeaseBlockedError, match="no text"):
+        await job.coordinator.activate(ZERO, JUDGE, op("wake"))
+
+
+async def test_a_fence_is_lifted_from_any_process_and_the_record_outlives_the_coordinator(job: Job) -> None:
+    judge, claim = job.services[JUDGE], Claim(proof=Proof.NODE_GONE, by="ada@login-1", note="off")
+    await judge.fail_with.remote(lambda: PayloadError("no text", field="payload.text"))
+    with pytest.raises(LeaseBlockedError):
+        await job.coordinator.activate(ZERO, JUDGE, op("wake"))
+    with pytest.raises(LeaseBlockedError, match=r"the fence stays.*no text"):
+        await job.coordinator.reconcile(JUDGE, op("early"), claim=claim)
+    await judge.recover.remote()
+    record = await job.coordinator.reconcile(JUDGE, op("lift"), claim=claim)
+    assert (record.claim, set(record.evidence)) == (claim, {"m/replica-0"})
+    assert (await judge.calls.remote())[-1][0] == "vacate, node-gone"
+    assert (await job.lease(JUDGE))["state"] == "SLEEPING"
+    await kill_coordinator(job)
+    assert await job.coordinator.reconcile(JUDGE, op("lift"), claim=claim) == record
+    with pytest.raises(LeaseBlockedError, match="no text"):
+        await job.coordinator.reconcile(JUDGE, op("early"), claim=claim)
+    await job.coordinator.activate(ZERO, WRITER, op("next"))
+    await job.coordinator.deactivate(ZERO, WRITER, op("next, back"))
+
+
 async def test_a_role_that_dies_in_its_onload_leaves_the_lease_blocked(cluster: None) -> None:
     services = {role: start(ServiceStub, role) for role in (WRITER, JUDGE)}
     judge = services[JUDGE]
@@ -369,11 +477,11 @@ async def test_no_coordinator_in_the_namespace_is_said(cluster: None) -> None:
         find_coordinator("rolecall-nobody")
 
 
-async def test_a_setup_that_contradicts_itself_shows_on_the_first_call(cluster: None) -> None:
+async def test_a_setup_that_contradicts_itself_shows_on_the_first_call(stubs: dict[str, Any]) -> None:
     coordinator = create_coordinator(
         namespace="rolecall-bad",
         services={},
-        events=None,
+        events=NamedActor(name="events", namespace=STUBS),
         conflicts={WRITER: {JUDGE}},
         opening={WRITER: OpeningLease(state=LeaseState.SLEEPING, reason="measured")},
     )

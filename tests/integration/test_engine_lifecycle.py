@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,8 @@ import ray
 from attrs import define
 
 from rolecall.discovery.snapshot import Snapshot, decode_snapshot
+from rolecall.engines.proof import Proof
+from rolecall.engines.reaping import EngineMark
 from rolecall.engines.replica_state import ReplicaState
 from rolecall.engines.results import LifecycleResult
 from rolecall.errors import CapabilityError, StaleTokenError
@@ -103,7 +106,23 @@ class Plane:
 
     def command(self, role: RoleName, name: str) -> LifecycleResult:
         self.token += 1
-        return ray.get(getattr(self.services[role], name).remote(FencingToken(self.token), COMMAND_S))
+        result = ray.get(getattr(self.services[role], name).remote(FencingToken(self.token), COMMAND_S))
+        self.wait_until_told(role)
+        return result
+
+    def wait_until_told(self, role: RoleName) -> None:
+        """Discovery and the events say where the role stands, which they do a moment after an answer."""
+
+        def told() -> bool:
+            state = self.replica(role)["state"]
+            states = [
+                event.fields["to"]
+                for event in self.events()
+                if event.kind == "replica.state" and event.fields["role"] == role
+            ]
+            return self.shown(role).state.value == states[-1] == state
+
+        until(told)
 
     def replica(self, role: RoleName) -> dict[str, Any]:
         (entry,) = ray.get(self.services[role].status.remote())["replicas"]
@@ -200,6 +219,7 @@ def test_roles_that_share_a_slot_start_one_after_the_other(plane: Plane) -> None
         assert plane.shown(role).state is ReplicaState.READY
         slept = ray.get(plane.services[role].offload.remote(FencingToken(0), COMMAND_S))
         assert slept.confirmed, slept.problem
+        plane.wait_until_told(role)
         assert plane.shown(role).state is ReplicaState.SLEEPING
     model = plane.snapshot(ROLLOUT).models["policy"]
     assert (model.weight_source, model.weight_version) == ("ACTOR", "0")
@@ -386,6 +406,39 @@ def test_a_worker_killed_while_it_starts_its_engine_leaves_no_process(plane: Pla
     until(lambda: plane.shown(TEACHER).direct_eligible)
     assert not any(alive(pid) for pid in starting), "also of a start that was never answered"
     assert plane.command(TEACHER, "offload").confirmed
+
+
+def test_what_outlives_a_dead_worker_is_ended_before_its_devices_count_as_free(plane: Plane) -> None:
+    """Pitfall 24"""
+    assert plane.command(TEACHER, "onload").confirmed
+    replica = plane.replica(TEACHER)
+    mark = EngineMark(
+        namespace=NAMESPACE, role=TEACHER, engine=ENGINE[TEACHER], incarnation=replica["incarnation"]
+    )
+    worker = psutil.Process(replica["pid"]).parent()
+    # A process of the engine that its worker's death does not reach.
+    orphan = subprocess.Popen(["sleep", "1000"], env={"PATH": os.environ["PATH"], **mark.variables()})
+    try:
+        os.kill(replica["pid"], signal.SIGSTOP)
+        plane.token += 1
+        vacating = plane.services[TEACHER].vacate.remote(
+            FencingToken(plane.token), COMMAND_S, proof=Proof.PROCESS_GONE
+        )
+        until(lambda: plane.replica(TEACHER)["state"] == "DRAINING")
+        worker.kill()
+        (outcome,) = ray.get(vacating).outcomes
+        assert not alive(orphan.pid)
+        assert not alive(replica["pid"])
+    finally:
+        orphan.kill()
+        orphan.wait()
+    assert outcome.confirmed, outcome.detail
+    assert outcome.state is ReplicaState.FAILED
+    assert f"killed process {orphan.pid}; no process with its mark is left" in outcome.detail
+    woken = plane.command(ROLLOUT, "onload")
+    assert woken.confirmed, woken.problem
+    assert plane.replica(TEACHER)["state"] == "FAILED", "nothing was started beside it"
+    assert plane.command(ROLLOUT, "offload").confirmed
 
 
 def test_a_shutdown_is_confirmed_and_leaves_no_process(plane: Plane, run_dir: Path) -> None:

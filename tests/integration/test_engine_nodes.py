@@ -27,6 +27,7 @@ from rolecall.cluster.ray_cluster import create_pools, probe_pools, remove_pools
 from rolecall.config.loader import load_config
 from rolecall.discovery.registry_actor import create_registry
 from rolecall.discovery.snapshot import decode_snapshot
+from rolecall.engines.proof import Proof
 from rolecall.engines.reaping import MARK_VARIABLE
 from rolecall.engines.results import LifecycleResult
 from rolecall.engines.role_service import RoleOrder, RoleService
@@ -347,6 +348,9 @@ def test_a_node_that_is_lost_is_fenced_and_its_record_stays(plane: Plane) -> Non
         ended: LifecycleResult = ray.get(plane.service.shutdown.remote(20.0))
         assert not ended.confirmed
         assert "has left the cluster" in ended.problem
-    ray.get(plane.service.confirm_vacant.remote(ENGINE, "the machine was switched off"))
+    lifted: LifecycleResult = ray.get(plane.service.lift_fences.remote(20.0, proof=Proof.PROCESS_GONE))
+    assert not lifted.confirmed, "nobody can look there"
+    lifted = ray.get(plane.service.lift_fences.remote(20.0, proof=Proof.NODE_GONE))
+    assert lifted.confirmed, lifted.problem
     ended = ray.get(plane.service.shutdown.remote(20.0))
     assert ended.confirmed, ended.problem

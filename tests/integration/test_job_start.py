@@ -70,6 +70,7 @@ class Start:
     async def run(self, undo: AsyncExitStack) -> start.Parts:
         return await start.bring_up(
             resolved=self.resolved,
+            former_run=None,
             plan=self.plan,
             session=RaySession(address="here", namespace="rolecall-start", joined_address="here"),
             run_dir=self.folder,
@@ -120,7 +121,7 @@ def job(cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setattr(start, "start_hub", lambda *_, **__: hub)
     monkeypatch.setattr(start, "create_registry", lambda *_: None)
     monkeypatch.setattr(start, "create_role_service", service)
-    monkeypatch.setattr(start, "create_coordinator", lambda **_: None)
+    monkeypatch.setattr(start, "create_coordinator", lambda **_: SimpleNamespace(status=close))
     monkeypatch.setattr(
         start, "deploy_gateways", lambda *_, **__: Gateways(base_url="", apps=(), owns_serve=False)
     )

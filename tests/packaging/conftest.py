@@ -88,7 +88,12 @@ class Installation:
     def environment(self) -> Mapping[str, str]:
         hidden = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
         kept = {name: value for name, value in os.environ.items() if name not in hidden}
-        return {**kept, "PATH": f"{self.venv / 'bin'}{os.pathsep}{os.defpath}"}
+        return {
+            **kept,
+            "PATH": f"{self.venv / 'bin'}{os.pathsep}{os.defpath}",
+            # Jobs of other runs of these tests, killed ones too, are none of this user's.
+            "XDG_STATE_HOME": str(self.folder / "state"),
+        }
 
     @property
     def site_packages(self) -> Path:

@@ -7,6 +7,7 @@ on the path of a process that plans a job for each plugin.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,12 +49,22 @@ VARIANTS: Mapping[str, Mapping[str, str]] = {
     "role/genrm": {"role": "genrm"},
     "routing_policy/round_robin": {},
     "routing_policy/affinity": {"policy": "affinity"},
+    "routing_policy/bounded_affinity": {"policy": "bounded_affinity"},
+    "routing_policy/least_loaded": {"policy": "least_loaded"},
     "routing_policy/sglang_router": {"policy": "sglang_router", "engine": "sglang"},
     "placement_mode/decoupled": {},
     "placement_mode/split": {"mode": "split", **POOL},
     "placement_mode/defer": {"mode": "defer", **POOL},
     "reward_adapter/exact_match": {"rewards": '[rewards.exact]\nadapter = "exact_match"'},
     "reward_adapter/genrm_judge": {"role": "genrm", "rewards": '[rewards.judge]\nadapter = "genrm_judge"'},
+    "reward_adapter/math_verify": {"rewards": '[rewards.math]\nadapter = "math_verify"'},
+    "reward_adapter/code_tests": {"rewards": '[rewards.code]\nadapter = "code_tests"'},
+    "reward_adapter/remote_http": {
+        "rewards": '[rewards.remote]\nadapter = "remote_http"\noptions = { url = "http://127.0.0.1:9/score" }'
+    },
+    "reward_adapter/weighted": {
+        "rewards": '[rewards.both]\nadapter = "weighted"\noptions = { parts = [{ adapter = "exact_match" }] }'
+    },
     "engine_backend/embedded": {},
     "engine_backend/sglang": {"engine": "sglang"},
     "batch_sink/jsonl": {},
@@ -69,6 +80,8 @@ from rolecall.config.resolve import resolve_job
 from rolecall.errors import RolecallError
 from rolecall.placement.preflight import plan_job
 from rolecall.plugins.host import PluginHost
+
+sys.path.append("removal")
 
 def outcomes():
     host = PluginHost.from_environment()
@@ -110,8 +123,7 @@ def selected(variant: Mapping[str, str]) -> set[str]:
         f"batch_sink/{job['sink']}",
     }
     chosen |= {f"observer/{name}" for name in json.loads(job["observers"])}
-    if job["rewards"]:
-        chosen.add(f"reward_adapter/{job['rewards'].split(chr(34))[1]}")
+    chosen |= {f"reward_adapter/{name}" for name in re.findall(r'adapter = "(\w+)"', job["rewards"])}
     return chosen
 
 
@@ -120,6 +132,8 @@ def outcomes(installation: Any) -> Mapping[str, Mapping[str, str]]:
     """Removed plugin → job → what planning it raised; nothing removed under the empty name."""
     folder = installation.folder / "removal"
     folder.mkdir()
+    # The extra of one adapter, which planning looks for and does not import.
+    (folder / "math_verify.py").touch()
     for plugin, variant in VARIANTS.items():
         text = JOB.format(**{**PLAIN, **variant})
         (folder / f"{plugin.replace('/', '-')}.toml").write_text(text, encoding="utf-8")

@@ -65,5 +65,5 @@ def test_without_it_the_name_is_unknown(installation: Any, job_file: Path, unins
     said = " ".join(installation.run("rolecall", "run", str(job_file), code=2).split())
     assert "rewards.format.adapter" in said
     assert 'reward adapter "format_reward" is not installed' in said
-    assert "Installed: exact_match, genrm_judge" in said
+    assert "Installed: code_tests, exact_match, genrm_judge" in said
     assert "rolecall plugins list" in said

@@ -17,7 +17,14 @@ import pytest
 pytestmark = [pytest.mark.packaging, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
-IMPORT_PACKAGES = {"rolecall", "rolecall_roles", "rolecall_routing", "rolecall_placement", "rolecall_plugins"}
+IMPORT_PACKAGES = {
+    "rolecall",
+    "rolecall_roles",
+    "rolecall_routing",
+    "rolecall_placement",
+    "rolecall_plugins",
+    "rolecall_loops",
+}
 ONE_GB = 1_000_000_000
 
 
@@ -36,7 +43,7 @@ def metadata_file(archive: zipfile.ZipFile, name: str) -> str:
     return archive.read(found).decode()
 
 
-def test_it_holds_the_five_packages_and_nothing_else(archive: zipfile.ZipFile) -> None:
+def test_it_holds_the_six_packages_and_nothing_else(archive: zipfile.ZipFile) -> None:
     tops = {name.split("/")[0] for name in archive.namelist()}
     assert {top for top in tops if not top.endswith(".dist-info")} == IMPORT_PACKAGES
     sources = {

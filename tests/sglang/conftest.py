@@ -33,7 +33,8 @@ STOP_S = 30.0
 SERVER_ARGS: Mapping[str, Any] = {
     "attention_backend": "torch_native",
     "sampling_backend": "pytorch",
-    "grammar_backend": "none",
+    "grammar_backend": "xgrammar",
+    "tool_call_parser": "qwen25",  # of some model; the tiny one is of none
     "disable_cuda_graph": True,
     "disable_overlap_schedule": True,
     "sleep_on_idle": True,  # an idle scheduler would keep a core busy

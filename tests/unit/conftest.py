@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from rolecall.testing.manager_rig import ManagerRig, ok
+from rolecall.testing.virtual_time import run_virtual
 
 # A busy machine is no fault of what is tested.
 settings.register_profile("rolecall", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -94,3 +97,19 @@ def docs_script() -> Callable[[str], ModuleType]:
         return module
 
     return load
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., Any]:
+    """Plays a scenario with a manager in virtual time, started by default; options are the rig's."""
+
+    def run(scenario: Callable[[ManagerRig], Awaitable[Any]], *, started: bool = True, **options: Any) -> Any:
+        async def main() -> Any:
+            rig = ManagerRig(tmp_path, **options)
+            if started:
+                assert ok(await rig.manager.start())
+            return await scenario(rig)
+
+        return run_virtual(main())
+
+    return run

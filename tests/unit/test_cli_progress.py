@@ -98,3 +98,51 @@ def test_samples_table_shows_rewards_and_log_prob_arrays():
     drawn = text(samples_table(rows, limit=5))
     for part in ("p/0", "exact 1.00", "judge 0.50", "[2] -2.00", "1 of 1"):
         assert part in drawn
+
+
+SIDE_BY_SIDE = [
+    *RUN[:1],
+    event(2.0, "stage.state", batch=0, stage="left", role="left", state="started"),
+    event(3.0, "stage.state", batch=0, stage="right", role="right", state="started"),
+    event(4.0, "stage.progress", batch=0, stage="left", done=8, total=16, tokens=40),
+    event(5.0, "stage.progress", batch=0, stage="right", done=4, total=16, tokens=20),
+]
+
+
+def test_stages_that_run_at_once_have_a_line_each():
+    progress = RunProgress(batches=1)
+    for each in SIDE_BY_SIDE:
+        progress.apply(each)
+    left, right = (
+        next(line for line in text(live_view(progress, 6.0)).splitlines() if name in line)
+        for name in ("left", "right")
+    )
+    assert all(part in left for part in ("▶", "8/16", "10 tok/s", "ETA 4 s"))
+    assert all(part in right for part in ("▶", "4/16", "7 tok/s", "ETA 9 s"))
+
+
+def test_a_failure_ends_every_stage_that_runs():
+    progress = RunProgress(batches=1)
+    failed = {"batch": 0, "from": "PENDING", "to": "FAILED", "reason": "right: no verdict"}
+    for each in [*SIDE_BY_SIDE, event(7.0, "batch.state", **failed)]:
+        progress.apply(each)
+    assert progress.failure == "right: no verdict"
+    drawn = text(live_view(progress, 100.0))
+    assert drawn.count("✘") == 2
+    assert "▶" not in drawn
+    assert "ETA" not in drawn
+    assert progress.stages["left"].elapsed_s(100.0) == 5.0
+
+
+def test_bars_of_stages_that_ran_at_once_lie_over_one_another():
+    ends = [
+        event(8.0, "stage.state", batch=0, stage="right", role="right", state="finished"),
+        event(10.0, "stage.state", batch=0, stage="left", role="left", state="finished"),
+    ]
+    assert [(s.name, s.start_s, s.end_s) for s in batch_spans([*SIDE_BY_SIDE, *ends], 0)] == [
+        ("left", 2.0, 10.0),
+        ("right", 3.0, 8.0),
+    ]
+    lines = text(timeline([*SIDE_BY_SIDE, *ends], 0)).splitlines()
+    left, right = ({place for place, mark in enumerate(line) if mark == "█"} for line in lines if "█" in line)
+    assert right < left

@@ -19,7 +19,7 @@ ANSWER = {
     "coordinator": {
         "failure": {"batch": 1, "reason": "judge: no verdict"},
         "leases": {
-            "judge": {"state": "ACTIVE"},
+            "judge": {"state": "BLOCKED", "reason": "offload had no answer within 180 s [sic]"},
             "rules": {"state": "ACTIVE"},
             "actor": {"state": "SLEEPING"},
         },
@@ -38,7 +38,13 @@ ANSWER = {
                     "generation": 2,
                     "base_url": "http://127.0.0.1:9",
                 },
-                {"engine": "m/replica-1", "state": "FAILED", "generation": 1, "base_url": None},
+                {
+                    "engine": "m/replica-1",
+                    "state": "FAILED",
+                    "generation": 1,
+                    "base_url": None,
+                    "fence": "process 4711 outlived SIGKILL",
+                },
             ],
             "routers": [
                 {"model": "m", "url": "http://127.0.0.1:8", "engines": ["m/replica-0"], "problem": None},
@@ -56,7 +62,10 @@ def test_leases_replicas_batches_and_the_failure_are_shown():
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     for part in (
         "run failed in batch 1: judge: no verdict",
-        "judge  ACTIVE    m/replica-0    READY   3          2           http://127.0.0.1:9",
+        "judge  BLOCKED   m/replica-0    READY   3          2           http://127.0.0.1:9",
+        "fence judge is BLOCKED: offload had no answer within 180 s [sic]",
+        "rolecall reconcile judge --job demo --proof process-gone",
+        "fence judge m/replica-1: process 4711 outlived SIGKILL",
         "m/replica-1    FAILED             1",
         "rules  ACTIVE    none",
         "actor  SLEEPING  the trainer's",
@@ -65,6 +74,20 @@ def test_leases_replicas_batches_and_the_failure_are_shown():
         "batch 0  COMMITTED",
     ):
         assert part in shown, shown
+
+
+def test_a_role_whose_service_is_gone_does_not_hide_the_others():
+    gone = {"replicas": [], "routers": [], "problem": "judge's status failed, the actor is gone"}
+    console = Console(file=io.StringIO(), width=120, color_system=None)
+    show_status(console, {**ANSWER, "roles": {**ANSWER["roles"], "judge": gone}})
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    for part in (
+        "judge  BLOCKED   unknown",
+        "no word of judge: judge's status failed, the actor is gone",
+        "rules  ACTIVE    none",
+        "fence judge is BLOCKED",
+    ):
+        assert part in shown
 
 
 def test_a_job_that_is_not_running_is_an_error_for_status_and_none_for_down(

@@ -64,10 +64,24 @@ def test_the_prompts_file_must_be_there(tmp_path):
         "a relative path starts from the job file's folder"
     ]
     (tmp_path / "folder").mkdir()
-    assert "is a folder" in messages(".")[0]
+    assert messages(".")[0].endswith("neither a saved dataset (state.json) nor one of *.parquet files")
     (tmp_path / "folder" / "p.jsonl").write_text("")
     assert messages("p.jsonl") == []
     assert messages(str(tmp_path / "folder" / "p.jsonl")) == []
+
+
+def test_columns_name_fields_of_a_prompt(tmp_path):
+    (tmp_path / "p.jsonl").write_text("")
+
+    def found(**columns: str) -> dict[tuple, str]:
+        batch = BatchSection(prompts="p.jsonl", columns=columns)
+        return {fault.path: fault.message for fault in job_faults(job(batch=batch), tmp_path / "job.toml")}
+
+    assert found(prompt="question") == {}
+    assert found(prompt="question", anwser="gold")["batch", "columns", "anwser"].startswith(
+        'is no field of a prompt; did you mean "answer"?'
+    )
+    assert found(answer="gold") == {("batch", "columns"): "must say which one is the prompt"}
 
 
 def faults(**role: object) -> dict[tuple, str]:

@@ -102,7 +102,7 @@ def test_every_problem_at_once_with_file_line_and_key(job_file):
         "Allowed: mode, resource, devices, devices_per_node, nodes, layout",
         'job.toml:10: roles.judge.routing_polcy: is not a known key; did you mean "routing_policy"? '
         "Allowed: models, default_model, aliases, route_keys, routing_policy, router_options, devices, "
-        "options",
+        "max_in_flight_per_replica, max_queued_per_replica, options",
         "job.toml:11: roles.judge.devices: must be a whole number, found true (true or false)",
         'job.toml:13: roles.judge.models."Qwen/Qwen3".source: is missing; it must be text',
         'job.toml:15: roles.judge.models."Qwen/Qwen3".replicas: must be a whole number, found 1.5 (a number)',

@@ -132,8 +132,8 @@ def test_what_is_wrong_is_told_where_it_comes_from(file):
         "--set: placement.devces: is not a known key. Allowed: mode, resource, devices, devices_per_node,"
         " nodes, layout",
         "--set: roles.judge.models.small.cards: is not a known key. Allowed: source, engine, replicas,"
-        " prefill_replicas, devices_per_engine, tensor_parallel, pipeline_parallel, weight_source,"
-        " served_model_name, engine_options",
+        " max_replicas, external_replicas, prefill_replicas, devices_per_engine, tensor_parallel,"
+        " pipeline_parallel, weight_source, served_model_name, engine_options",
         'job.toml:6: placement.devices: must be a whole number, found "8" (text); write it without quotes',
     ]
 

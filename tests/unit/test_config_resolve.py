@@ -47,6 +47,20 @@ PLUGINS = {
                 def generation(self): return None
                 def scoring_stages(self, request): return ()
         """,
+        "fake_borrower": """
+            class Plugin:
+                name = "fake_borrower"
+                api_version = 1
+                options = Options
+                weight_sources = (WeightSource.STATIC,)
+                deferrable = True
+                models_optional = False
+                def __init__(self, options): self.models_optional = options.level == 7
+                def adapt_generate(self, payload): ...
+                def endpoints(self): return ()
+                def generation(self): return None
+                def scoring_stages(self, request): return ()
+        """,
         "fake_rule": """
             class Plugin:
                 name = "fake_rule"
@@ -479,6 +493,22 @@ def test_a_role_with_engines_needs_a_model(host, job_file):
         "roles.fake_maker.models: needs at least one model; add a table "
         "[roles.fake_maker.models.<name>] with source and engine"
     )
+
+
+def test_a_role_whose_options_name_engines_elsewhere_needs_no_model(host, job_file):
+    """As long as it says so, with these options; with wrong ones nobody knows."""
+
+    def text(level: str) -> str:
+        return GOOD + f"[roles.fake_borrower.options]\nlevel = {level}\n"
+
+    path = job_file(text("7"))
+    job = resolve_job(load_config(path), path, host)
+    assert job.roles["fake_borrower"].models == {}
+    assert [demand.role for demand in placement_job(job).roles] == ["fake_maker", "fake_judge"]
+    (problem,) = problems(job_file(text("6")), host)
+    assert "roles.fake_borrower.models: needs at least one model" in problem
+    (problem,) = problems(job_file(text('"x"')), host)
+    assert "roles.fake_borrower.options.level" in problem
 
 
 def test_an_unknown_role_policy_engine_and_adapter_name_key_and_line(host, job_file):

@@ -2,24 +2,54 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from rolecall.errors import JobError
-from rolecall.job.control import ask_status, serve_status
+from rolecall.errors import JobError, LeaseBlockedError
+from rolecall.job.control import JobGoneError, ask_job, serve_control
 
 
-async def test_status_travels(tmp_path: Path):
+async def test_questions_answers_and_refusals_travel(tmp_path: Path):
     async def status():
-        return {"job": "demo"}
+        return {"job": "demo", "long": "x" * 200_000}
 
-    server = await serve_status(tmp_path, status)
-    assert await ask_status(tmp_path) == {"job": "demo"}
+    async def reconcile(role: str, proof: str):
+        if role != "judge":
+            raise LeaseBlockedError(f"{role}: process 4711 is left")
+        return [role, proof]
+
+    server = await serve_control(tmp_path, {"status": status, "reconcile": reconcile})
+    assert (await ask_job(tmp_path, "status"))["job"] == "demo"
+    assert await ask_job(tmp_path, "reconcile", role="judge", proof="node-gone") == ["judge", "node-gone"]
+    with pytest.raises(JobError, match="the job answered: tutor: process 4711 is left"):
+        await ask_job(tmp_path, "reconcile", role="tutor", proof="node-gone")
+    with pytest.raises(JobError, match="KeyError: 'dance'"):
+        await ask_job(tmp_path, "dance")
+    with pytest.raises(JobError, match="unexpected keyword argument"):
+        await ask_job(tmp_path, "status", since=0)
     server.close()
 
 
-async def test_a_status_that_raises_is_told_and_the_next_one_answered(tmp_path: Path):
+async def test_a_command_goes_on_when_its_asker_has_gone(tmp_path: Path):
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def slow():
+        begun.set()
+        await asyncio.sleep(0.01)
+        ended.set()
+
+    server = await serve_control(tmp_path, {"slow": slow})
+    asker = asyncio.create_task(ask_job(tmp_path, "slow"))
+    await begun.wait()
+    asker.cancel()
+    async with asyncio.timeout(5):
+        await ended.wait()
+    server.close()
+
+
+async def test_a_command_that_raises_is_told_and_the_next_one_answered(tmp_path: Path):
     answers = iter([ValueError("no actor"), None])
 
     async def status():
@@ -27,13 +57,13 @@ async def test_a_status_that_raises_is_told_and_the_next_one_answered(tmp_path: 
             raise error
         return {"job": "demo"}
 
-    server = await serve_status(tmp_path, status)
+    server = await serve_control(tmp_path, {"status": status})
     with pytest.raises(JobError, match="no actor"):
-        await ask_status(tmp_path)
-    assert await ask_status(tmp_path) == {"job": "demo"}
+        await ask_job(tmp_path, "status")
+    assert await ask_job(tmp_path, "status") == {"job": "demo"}
     server.close()
 
 
 async def test_no_socket_is_a_clear_error(tmp_path: Path):
-    with pytest.raises(JobError, match="did not answer"):
-        await ask_status(tmp_path)
+    with pytest.raises(JobGoneError, match="did not answer"):
+        await ask_job(tmp_path, "status")

@@ -11,10 +11,9 @@ import psutil
 import pytest
 
 from rolecall.errors import JobError
-from rolecall.job.find import find_job, is_alive, job_name
+from rolecall.job.find import find_job, is_alive, job_name, must_be_new
 from rolecall.job.guardian import Charge, Guardian
 from rolecall.job.paths import (
-    RUN_DIR_VARIABLE,
     JobState,
     known_jobs,
     make_run_dir,
@@ -23,6 +22,7 @@ from rolecall.job.paths import (
     write_state,
 )
 from rolecall.job.sweep import end_processes, job_processes, remove_files
+from rolecall.processes.marks import RUN_DIR_VARIABLE
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +94,16 @@ def test_a_job_is_found_by_name_or_when_it_is_the_only_one(tmp_path: Path):
     write_state(state(tmp_path, pid_started_s=1.0))
     with pytest.raises(JobError, match="rolecall down demo"):
         find_job("demo")
+
+
+def test_a_second_job_of_one_name_is_refused_and_hears_whether_the_first_still_runs(tmp_path: Path):
+    must_be_new("demo")
+    write_state(state(tmp_path))
+    with pytest.raises(JobError, match=rf"already running \(process {os.getpid()}.*or give this one another"):
+        must_be_new("demo")
+    write_state(state(tmp_path, pid_started_s=1.0))
+    with pytest.raises(JobError, match=r"ended without cleaning up; `rolecall down demo` removes"):
+        must_be_new("demo")
 
 
 def test_sweep_ends_the_jobs_processes_and_no_others(sleeper):

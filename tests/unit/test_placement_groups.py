@@ -101,25 +101,6 @@ def test_a_group_that_is_just_being_made_is_not_removed_before_it_is_there() -> 
     assert all(group.removed and group.places is not None for group in cluster.groups)
 
 
-def test_a_removal_that_is_not_confirmed_raises_and_stays_to_do() -> None:
-    cluster = FakeGroups(nodes={"a": 4})
-    groups = groups_on(cluster, pool("writer", 2), pool("judge", 2))
-    groups.create(10)
-    cluster.unremovable.add("-judge-")
-    with pytest.raises(CleanupPendingError) as pending:
-        groups.remove(5)
-    assert "1 placement group could not be proved removed (rolecall-job-judge-" in str(pending.value)
-    assert "still there after 5 s" in str(pending.value)
-    assert 5 <= cluster.clock.now_s() < 6
-    assert groups.owned_names == tuple(cluster.live_names)
-    with pytest.raises(CleanupPendingError):
-        groups.remove(5)
-    cluster.unremovable.clear()
-    groups.remove(5)
-    assert cluster.live_names == []
-    groups.remove(5)
-
-
 @pytest.mark.parametrize("method", ["remove", "is_removed"])
 def test_one_removal_that_fails_does_not_keep_the_others(method: str) -> None:
     cluster = FakeGroups(nodes={"a": 4})

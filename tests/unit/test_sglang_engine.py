@@ -218,13 +218,16 @@ async def test_reloading_needs_a_checkpoint() -> None:
     done = (200, {"success": True, "message": ""})
     weights = Reload(control({"/update_weights_from_disk": done}, seen), Path("/first"))
     await weights.before_release()
+    assert weights.files() == (Path("/first"),)
     await weights.changed(Path("/second"))
     await weights.before_release()
+    assert weights.files() == (Path("/second"),)
     await weights.after_resume("7")
     ((_, body),) = seen
     assert b'"model_path":"/second"' in body
     assert b'"weight_version":"7"' in body
     await weights.changed(None)
+    assert weights.files() == ()
     with pytest.raises(EngineError, match="would be lost"):
         await weights.before_release()
 

@@ -6,7 +6,9 @@ engine and no other plugin.
 
 from rolecall.batches.concurrency import gather_bounded
 from rolecall.batches.rewards import reward_field, reward_stage, score_with_policy
-from rolecall.batches.sample import Prompt, Sample, ScoreFields, Scores
+from rolecall.batches.sample import Prompt, Sample, ScoreFields, Scores, text_sample
+from rolecall.client.role_client import role_client
+from rolecall.config.nested_adapters import make_reward_adapter
 from rolecall.durable_files import flush_folder, remove_durably, remove_leftovers, write_durably
 from rolecall.errors import (
     CapabilityError,
@@ -14,8 +16,10 @@ from rolecall.errors import (
     EngineError,
     EngineStartError,
     Fix,
+    JobError,
     ModelUnavailableError,
     PayloadError,
+    PluginError,
     Refusal,
     RequestError,
     RolecallError,
@@ -30,6 +34,8 @@ from rolecall.ids import BatchId, EngineId, ModelId, RoleName, engine_id
 from rolecall.interfaces.batch_sink import BatchSink, Row, SinkContext
 from rolecall.interfaces.engine_backend import (
     UPDATE_CAPABILITY,
+    AttachedEngine,
+    AttachesEngines,
     Capability,
     Disaggregation,
     Engine,
@@ -54,6 +60,7 @@ from rolecall.interfaces.role import (
     Generate,
     GenerationContext,
     NamedReward,
+    PayloadShape,
     Progress,
     Role,
     Stage,
@@ -63,7 +70,10 @@ from rolecall.interfaces.role import (
     WeightSource,
 )
 from rolecall.interfaces.router import Router, RouterBackend, RouterHealth, RouterLaunch, RouterWorker
-from rolecall.interfaces.routing_policy import Candidate, Need, RoutingPolicy, RoutingRequest
+from rolecall.interfaces.routing_policy import Candidate, Load, Need, RoutingPolicy, RoutingRequest
+from rolecall.interfaces.scale_endpoints import scale_endpoints
+from rolecall.interfaces.token_ids import TokenIds
+from rolecall.job.asked import AskedJob, ask_job
 from rolecall.placement.enough import enough_devices
 from rolecall.placement.layout import RoleSlice, TrainingSlice, place_role, place_training, stop_of_role
 from rolecall.placement.nodes import NodeRun, Nodes
@@ -81,12 +91,19 @@ from rolecall.placement.plan import (
 from rolecall.plugins.hookspecs import ROLECALL_API, hookimpl
 from rolecall.processes.bound_exec import die_with_parent
 from rolecall.processes.child_process import ChildProcess
-from rolecall.routing.rendezvous import rendezvous
+from rolecall.routing.rendezvous import homes, rendezvous
+from rolecall.verdicts.json_field import JsonVerdict
+from rolecall.verdicts.number import NumberVerdict
+from rolecall.verdicts.word import WordVerdict
+from rolecall.verdicts.yes_no import YesNoVerdict
 
 __all__ = [
     "ROLECALL_API",
     "UPDATE_CAPABILITY",
     "Arrangement",
+    "AskedJob",
+    "AttachedEngine",
+    "AttachesEngines",
     "BatchId",
     "BatchSink",
     "Candidate",
@@ -111,6 +128,9 @@ __all__ = [
     "FromTensors",
     "Generate",
     "GenerationContext",
+    "JobError",
+    "JsonVerdict",
+    "Load",
     "MemoryReport",
     "MemoryTag",
     "ModelDemand",
@@ -120,12 +140,15 @@ __all__ = [
     "Need",
     "NodeRun",
     "Nodes",
+    "NumberVerdict",
     "Observer",
     "PayloadError",
+    "PayloadShape",
     "Phase",
     "PlacementJob",
     "PlacementMode",
     "PlacementPlan",
+    "PluginError",
     "Pool",
     "Progress",
     "Prompt",
@@ -157,6 +180,7 @@ __all__ = [
     "Stage",
     "StageContext",
     "StageRequest",
+    "TokenIds",
     "TrainingDemand",
     "TrainingPlacement",
     "TrainingSlice",
@@ -166,13 +190,18 @@ __all__ = [
     "WeightSource",
     "WeightUpdate",
     "WeightsGroup",
+    "WordVerdict",
+    "YesNoVerdict",
+    "ask_job",
     "check_native_payload",
     "die_with_parent",
     "engine_id",
     "enough_devices",
     "flush_folder",
     "gather_bounded",
+    "homes",
     "hookimpl",
+    "make_reward_adapter",
     "place_role",
     "place_training",
     "remove_durably",
@@ -180,7 +209,10 @@ __all__ = [
     "rendezvous",
     "reward_field",
     "reward_stage",
+    "role_client",
+    "scale_endpoints",
     "score_with_policy",
     "stop_of_role",
+    "text_sample",
     "write_durably",
 ]

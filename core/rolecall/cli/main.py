@@ -16,11 +16,17 @@ COMMANDS = {
     "plan": "Check a job file on paper and show which devices each role gets.",
     "run": "Bring a job up, run its batches, show them, leave nothing behind.",
     "up": "Bring a job up in the background.",
-    "status": "Show a running job: leases, replicas, batches.",
+    "gateway": "Serve a job's gateways without Ray Serve, behind a front of your own.",
+    "status": "Show a running job: leases, replicas, batches, fences.",
+    "events": "Show what happened in a job, and what happens.",
+    "scale": "Give a model more or fewer replicas while it serves.",
+    "reconcile": "Free a fenced role's devices, with proof.",
     "down": "Stop a running job and everything it started.",
+    "evaluate": "Have a job's policy answer prompts, and show what the rewards say of it.",
+    "judge-eval": "Say how far a reward agrees with labelled verdicts.",
     "plugins": "List and check the installed plugins, write a new one.",
 }
-"""Command → help line; each lives in ``rolecall.cli.<command>`` under its own name."""
+"""Command → help line; each lives in ``rolecall.cli.<command>`` under its own name, `-` being ``_``."""
 
 
 _OBJECTS_A_COLLECTION = 50_000
@@ -36,7 +42,8 @@ class _LazyGroup(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        return getattr(importlib.import_module(f"rolecall.cli.{cmd_name}"), cmd_name)
+        name = cmd_name.replace("-", "_")
+        return getattr(importlib.import_module(f"rolecall.cli.{name}"), name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx

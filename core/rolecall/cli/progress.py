@@ -26,11 +26,21 @@ ROLE_COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 class StageStatus(StrEnum):
     RUNNING = "running"
     DONE = "done"
+    CUT_SHORT = "cut short"
+    """It failed, or another one did and it was ended."""
+
+
+_MARKS = {
+    StageStatus.RUNNING: ("▶", "bold"),
+    StageStatus.DONE: ("✔", "green"),
+    StageStatus.CUT_SHORT: ("✘", "red"),
+}
 
 
 @define
 class StageProgress:
-    """One stage of the present batch. Times are Unix seconds, tokens those made or scored."""
+    """One stage of the present batch; several may run at once. Times are Unix seconds, tokens those made or
+    scored."""
 
     name: str
     role: str | None
@@ -39,9 +49,12 @@ class StageProgress:
     total: int = 0
     tokens: int = 0
     ended_s: float | None = None
+    was_cut_short: bool = False
 
     @property
     def status(self) -> StageStatus:
+        if self.was_cut_short:
+            return StageStatus.CUT_SHORT
         return StageStatus.RUNNING if self.ended_s is None else StageStatus.DONE
 
     def elapsed_s(self, now_s: float) -> float:
@@ -74,7 +87,7 @@ class RunProgress:
         if event.kind == "lease.state":
             self.leases[fields["role"]] = fields["to"]
         elif event.kind == "batch.state":
-            self._batch_changed(fields["batch"], fields["to"], fields["reason"])
+            self._batch_changed(fields["batch"], fields["to"], fields["reason"], event.time_s)
         elif event.kind == "stage.state" and fields["state"] == "started":
             self._enter(fields["batch"])
             self.stages[fields["stage"]] = StageProgress(
@@ -91,11 +104,14 @@ class RunProgress:
         """Roles that have, or may have, the shared devices now."""
         return [role for role, state in self.leases.items() if state in AWAKE_STATES]
 
-    def _batch_changed(self, batch: int, state: str, reason: str) -> None:
+    def _batch_changed(self, batch: int, state: str, reason: str, time_s: float) -> None:
         if state == "COMMITTED":
             self.committed += 1
         elif state == "FAILED":
             self.failure = reason
+            for stage in self.stages.values():
+                if stage.status is StageStatus.RUNNING:
+                    stage.ended_s, stage.was_cut_short = time_s, True
         else:
             self._enter(batch)
 
@@ -115,10 +131,9 @@ def live_view(progress: RunProgress, now_s: float) -> RenderableType:
         head.append("  ")
     table = Table.grid(padding=(0, 2))
     for stage in progress.stages.values():
-        done = stage.status is StageStatus.DONE
         eta = stage.eta_s(now_s)
         table.add_row(
-            Text("✔" if done else "▶", style="green" if done else "bold"),
+            Text(*_MARKS[stage.status]),
             Text(stage.name, style=_colour(progress, stage.role) if stage.role else ""),
             Bar(max(stage.total, 1), 0, stage.done, width=24, color=_colour(progress, stage.role)),
             f"{stage.done}/{stage.total}",

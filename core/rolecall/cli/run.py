@@ -31,7 +31,8 @@ REFRESHES_PER_S = 4
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-def run(file: Path) -> None:
+@click.option("--resume", is_flag=True, help="Go on after the last committed batch of the run before.")
+def run(file: Path, resume: bool) -> None:
     """Bring a job up, run its batches, show them, leave nothing behind.
 
     A training consumer waits at the commit gate beside the run and reads every batch back from
@@ -44,14 +45,16 @@ def run(file: Path) -> None:
     if resolved.config.batch is None:
         raise JobError(f"{file} has no [batch] table, so there is nothing to run; `rolecall up` serves it")
     try:
-        asyncio.run(_run(resolved, plan, resolved.config.batch.batches, Console(highlight=False)))
+        asyncio.run(_run(resolved, plan, resolved.config.batch.batches, resume, Console(highlight=False)))
     except asyncio.CancelledError:
         raise click.Abort from None
 
 
-async def _run(resolved: ResolvedJob, plan: PlacementPlan, batches: int, console: Console) -> None:
+async def _run(
+    resolved: ResolvedJob, plan: PlacementPlan, batches: int, resume: bool, console: Console
+) -> None:
     from rolecall.job.job import running_job
-    from rolecall.job.run_batches import run_batches
+    from rolecall.job.run_batches import FIRST_BATCH, run_batches
     from rolecall.job.signals import cancel_on_ending_signal
 
     started_s = time.monotonic()
@@ -61,17 +64,20 @@ async def _run(resolved: ResolvedJob, plan: PlacementPlan, batches: int, console
 
     cancel_on_ending_signal()
     console.print(render_map(plan_sheet(plan)))
-    async with running_job(resolved, plan, say) as job:
+    async with running_job(resolved, plan, say, resume=resume) as job:
         cancel_on_ending_signal()
         say(f"up: {', '.join(resolved.roles)} at {job.state.gateway_url}/<role>")
-        async with _watched(console, RunProgress(batches=batches), job.handle):
-            outcome = await run_batches(job.handle)
+        first = await job.handle.resume() if resume else FIRST_BATCH
+        if resume:
+            say(f"resuming with batch {first}, {first} of {batches} are committed")
+        async with _watched(console, RunProgress(batches=batches, committed=first), job.handle):
+            outcome = await run_batches(job.handle, first=first)
         events = await job.handle.past_events()
         for batch in outcome.read:
             console.print(timeline(events, batch))
     _show_samples(console, outcome)
     console.print(
-        f"[bold]{len(outcome.read)} of {batches} batches committed[/], "
+        f"[bold]{first + len(outcome.read)} of {batches} batches committed[/], "
         f"{sum(len(rows) for rows in outcome.read.values())} samples read by the consumer, "
         f"{time.monotonic() - started_s:.0f} s in all"
     )

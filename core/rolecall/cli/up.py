@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from rolecall.errors import JobError
+from rolecall.job.find import must_be_new
 from rolecall.job.paths import JobState, log_path, read_state
 
 POLL_S = 0.2
@@ -29,10 +30,7 @@ def up(file: Path, timeout_s: float) -> None:
 
     resolved, _ = prepare_job(file)
     name = resolved.config.job.name
-    if (state := read_state(name)) is not None:
-        raise JobError(
-            f"job {name!r} is already known here (process {state.pid}); `rolecall down {name}` first"
-        )
+    must_be_new(name)
     log = log_path(name)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:

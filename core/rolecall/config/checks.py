@@ -6,16 +6,25 @@ import ipaddress
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from rolecall.batches.prompts_records import FIELDS
+from rolecall.batches.prompts_tables import is_table, table_problem
 from rolecall.config.lines import KeyPath
 from rolecall.config.source import Fault
-from rolecall.config.specs import BatchSection, GatewaySection, JobConfig, PlacementSection, RoleConfig
+from rolecall.config.specs import (
+    BatchSection,
+    GatewaySection,
+    JobConfig,
+    ModelConfig,
+    PlacementSection,
+    RoleConfig,
+)
 from rolecall.config.words import quoted
 from rolecall.nearest import did_you_mean
 
 
 def job_faults(config: JobConfig, file: Path) -> Iterator[Fault]:
     """Check everything about a job that its file alone can tell."""
-    yield from _gateway_faults(config.gateway)
+    yield from gateway_faults(config.gateway)
     yield from _nodes_faults(config.placement)
     yield from _training_faults(config)
     if config.batch is not None:
@@ -66,6 +75,8 @@ def role_faults(role: RoleConfig, path: KeyPath) -> Iterator[Fault]:
             if not name or name != name.strip():
                 message = f"{quoted(name)} must be a name without blanks around it"
                 yield Fault(path=(*path, table, name), message=message)
+    for name, model in role.models.items():
+        yield from _elasticity_faults(model, (*path, "models", name))
     if role.default_model is not None and role.default_model not in role.models:
         yield _no_model(role, (*path, "default_model"), role.default_model)
     for alias, model in role.aliases.items():
@@ -79,6 +90,25 @@ def role_faults(role: RoleConfig, path: KeyPath) -> Iterator[Fault]:
             yield _no_model(role, (*path, "route_keys", route_key), model)
 
 
+def _elasticity_faults(model: ModelConfig, path: KeyPath) -> Iterator[Fault]:
+    at: KeyPath = (*path, "max_replicas")
+    if model.max_replicas is None:
+        if model.external_replicas:
+            message = (
+                "means nothing without max_replicas, up to which the model is scaled out; write that too"
+            )
+            yield Fault(path=(*path, "external_replicas"), message=message)
+        return
+    if model.max_replicas < model.replicas:
+        message = (
+            f"{model.max_replicas} is less than the {model.replicas} replicas that the model starts with"
+        )
+        yield Fault(path=at, message=message)
+    if model.prefill_replicas:
+        message = "can't stand beside prefill_replicas: pairs are not scaled while they run; drop one of them"
+        yield Fault(path=at, message=message)
+
+
 def _no_model(role: RoleConfig, path: KeyPath, name: str) -> Fault:
     if name in role.aliases:
         return Fault(path=path, message=f"{quoted(name)} is an alias; write the model it stands for")
@@ -89,7 +119,8 @@ def _known(name: str, names: Collection[str]) -> str:
     return f"{did_you_mean(name, names) or '.'} Models: {', '.join(names)}"
 
 
-def _gateway_faults(gateway: GatewaySection) -> Iterator[Fault]:
+def gateway_faults(gateway: GatewaySection) -> Iterator[Fault]:
+    """Check who would be let in."""
     if _is_loopback(gateway.host) or gateway.bearer_token_env or gateway.allow_unauthenticated:
         return
     yield Fault(
@@ -113,9 +144,20 @@ def _is_loopback(host: str) -> bool:
 
 def _prompts_faults(batch: BatchSection, file: Path) -> Iterator[Fault]:
     prompts = (file.parent / batch.prompts).absolute()
-    if not prompts.is_file():
-        what = "is a folder" if prompts.is_dir() else "does not exist"
-        yield Fault(
-            path=("batch", "prompts"),
-            message=f"the file {prompts} {what}; a relative path starts from the job file's folder",
-        )
+    message = None
+    if not prompts.exists():
+        message = f"the file {prompts} does not exist; a relative path starts from the job file's folder"
+    elif is_table(prompts) and (problem := table_problem(prompts)) is not None:
+        message = f"{prompts} {problem}"
+    if message is not None:
+        yield Fault(path=("batch", "prompts"), message=message)
+    if batch.columns is not None:
+        for name in batch.columns:
+            if name not in FIELDS:
+                hint = did_you_mean(name, FIELDS) or "."
+                yield Fault(
+                    path=("batch", "columns", name),
+                    message=f"is no field of a prompt{hint} Fields: {', '.join(FIELDS)}",
+                )
+        if "prompt" not in batch.columns:
+            yield Fault(path=("batch", "columns"), message="must say which one is the prompt")

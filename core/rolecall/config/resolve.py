@@ -20,6 +20,7 @@ from attrs import frozen
 from rolecall.config.checks import job_faults, role_faults
 from rolecall.config.lines import KeyPath
 from rolecall.config.loader import source_of
+from rolecall.config.nested_adapters import JOBS_PLUGINS
 from rolecall.config.overrides import Override, with_values
 from rolecall.config.resolved import ResolvedJob, ResolvedModel, ResolvedRole, ResolvedRouter
 from rolecall.config.source import Fault, key_text
@@ -35,7 +36,7 @@ from rolecall.config.structure import StructureError, structure
 from rolecall.errors import DuplicatePluginError, PluginError, UnknownPluginError
 from rolecall.ids import ModelId, RoleName
 from rolecall.interfaces.batch_sink import BatchSink, SinkContext
-from rolecall.interfaces.engine_backend import Capability, EngineBackend
+from rolecall.interfaces.engine_backend import AttachesEngines, Capability, EngineBackend
 from rolecall.interfaces.observer import Observer
 from rolecall.interfaces.placement_mode import Arrangement, PlacementMode
 from rolecall.interfaces.reward_adapter import RewardAdapter
@@ -83,7 +84,11 @@ def resolve_job(
     )
     roles = {name: resolution.role(name, role) for name, role in config.roles.items()}
     mode = resolution.mode(config.placement)
-    rewards = [resolution.reward(name, reward) for name, reward in config.rewards.items()]
+    token = JOBS_PLUGINS.set(host)
+    try:
+        rewards = [resolution.reward(name, reward) for name, reward in config.rewards.items()]
+    finally:
+        JOBS_PLUGINS.reset(token)
     observers = [
         resolution.made(_Choice(PluginKind.OBSERVER, name, ("job", "observers", index)))
         for index, name in enumerate(config.job.observers)
@@ -161,17 +166,28 @@ class _Choice:
     path: KeyPath
 
 
-def _engine_faults(role_class: type[Role], role: RoleConfig, path: KeyPath) -> Iterator[Fault]:
-    """Refuse a role without models, unless it has no engines; then models and devices are refused."""
+def _engine_faults(
+    role_class: type[Role], plugin: object | None, role: RoleConfig, path: KeyPath
+) -> Iterator[Fault]:
+    """Refuse a role without models, unless it has no engines; then models and devices are refused.
+
+    ``plugin`` is the role's instance, None if its options are wrong: then nobody knows whether it needs any.
+    """
     if not role_class.weight_sources:
         for key in ("models", "devices"):
             if getattr(role, key):
                 message = f'role "{role_class.name}" has no engines, so there is nothing to set; drop it'
                 yield Fault(path=(*path, key), message=message)
-    elif not role.models:
+    elif not role.models and not _models_optional(role_class, plugin):
         table = f"{key_text((*path, 'models'))}.<name>"
         message = f"needs at least one model; add a table [{table}] with source and engine"
         yield Fault(path=(*path, "models"), message=message)
+
+
+def _models_optional(role_class: type[Role], plugin: object | None) -> bool:
+    if plugin is None:
+        return hasattr(role_class, "models_optional")
+    return bool(getattr(plugin, "models_optional", False))
 
 
 def _pair_faults(
@@ -273,9 +289,9 @@ class _Resolution:
         self.add(role_faults(role, path))
         choice = _Choice(PluginKind.ROLE, name, path)
         role_class = cast("type[Role] | None", self.load(choice))
-        if role_class is not None:
-            self.add(_engine_faults(role_class, role, path))
         plugin = self.made_with_options(choice, role.options, (*path, "options"))
+        if role_class is not None:
+            self.add(_engine_faults(role_class, plugin, role, path))
         policy_choice = _Choice(PluginKind.ROUTING_POLICY, role.routing_policy, (*path, "routing_policy"))
         policy = cast("type[RoutingPolicy] | None", self.load(policy_choice))
         router = self.router(policy, role, path) if policy is not None else None
@@ -321,6 +337,9 @@ class _Resolution:
             return None
         features = backend.features(options, static=weight_source is WeightSource.STATIC)
         self.add(Fault(path=(*path, "engine_options"), message=problem) for problem in features.problems)
+        if config.external_replicas and not isinstance(backend, AttachesEngines):
+            message = f'engine "{config.engine}" takes no engines that somebody else runs; leave it out'
+            self.add([Fault(path=(*path, "external_replicas"), message=message)])
         return ResolvedModel(
             model=ModelId(name),
             config=config,
@@ -351,19 +370,22 @@ class _Resolution:
         adapter_class = cast("type[RewardAdapter] | None", self.load(choice))
         if adapter_class is None:
             return None
-        needed = adapter_class.role
+        adapter = cast(
+            "RewardAdapter | None", self.made_with_options(choice, reward.options, (*path, "options"))
+        )
+        # The options may decide: an adapter that combines others has the role of theirs.
+        needed = adapter_class.role if adapter is None else adapter.role
         if needed is not None and needed not in self._config.roles:
             message = (
                 f'reward adapter "{reward.adapter}" asks the role "{needed}", which this job does not have; '
                 f"add [{key_text(('roles', needed))}]. Roles: {', '.join(self._config.roles)}"
             )
             self.add([Fault(path=choice.path, message=message)])
-        adapter = self.made_with_options(choice, reward.options, (*path, "options"))
         if adapter is None:
             return None
         return NamedReward(
             name=name,
-            adapter=cast(RewardAdapter, adapter),
+            adapter=adapter,
             on_error=reward.on_error,
             retries=reward.retries,
             timeout_s=reward.timeout_s,

@@ -32,11 +32,14 @@ class JobSection:
     name: lower-case letters, digits and dashes; names the Ray namespace and the run folder.
     observers: names of observer plugins that receive every event.
     event_log: JSON-lines file that receives every event; relative to the job file. None: no file.
+    journal: file with what the coordinator decided, from which a run is resumed; relative to the job file, on
+        a local disk of the node of the job's process. None: beside the job's state file.
     """
 
     name: str = field(validator=validators.matches_re(r"[a-z0-9][a-z0-9-]{0,39}"))
     observers: tuple[str, ...] = ()
     event_log: str | None = None
+    journal: str | None = None
 
 
 @frozen(kw_only=True)
@@ -102,15 +105,29 @@ class GatewaySection:
 
     host: address that Ray Serve listens on.
     port: port that it listens on; 0 picks a free one.
+    replicas: processes that serve each role's gateway on Ray Serve. What is counted in a gateway (requests
+        under way, of a caller or at an engine) is counted in each of them.
+    ha_proxy: have Ray Serve put HAProxy in front of them, which costs far less than its own proxy. The
+        program comes with ``ray[serve]`` on Linux.
+    drain_s: how long requests that are under way may go on when the gateway that has them ends.
     max_body_bytes: larger request bodies are answered 413.
+    max_head_bytes: larger request heads, path and headers, are answered 431.
+    max_requests_per_caller: requests, long polls too, that one caller may have under way at one gateway; more
+        are answered 429. A caller is a token where there are several, else an address. None: no limit.
     request_timeout_s: deadline of one request; past it the engine is told to abort (504).
     allow_unauthenticated: must be true to listen on a non-loopback address without a token.
-    bearer_token_env: environment variable holding the token callers must send.
+    bearer_token_env: environment variable holding the token callers must send, or several with blanks or
+        commas between them; a job's own calls send the first.
     """
 
     host: str = "127.0.0.1"
     port: int = field(default=0, validator=[validators.ge(0), validators.le(65535)])
+    replicas: int = field(default=1, validator=_positive)
+    ha_proxy: bool = False
+    drain_s: float = field(default=30.0, validator=_not_negative)
     max_body_bytes: int = field(default=32 * 1024**2, validator=_positive)
+    max_head_bytes: int = field(default=64 * 1024, validator=_positive)
+    max_requests_per_caller: int | None = field(default=None, validator=validators.optional(_positive))
     request_timeout_s: float = field(default=600.0, validator=_positive)
     allow_unauthenticated: bool = False
     bearer_token_env: str | None = None
@@ -139,6 +156,9 @@ class ModelConfig:
     source: a local path, ``pypi:package==version`` or ``hf:repo[@revision]``.
     engine: name of an engine-backend plugin.
     replicas: logical replicas.
+    max_replicas: up to how many replicas the model may be scaled out while the job runs. None: it always has
+        those that are written here.
+    external_replicas: whether engines that somebody else runs may be among them, added by their URLs.
     prefill_replicas: how many of the replicas do the first half of every request, the prefill; the others
         do the second, the decoding. 0: each replica does all of it. Needs a routing policy whose router
         brings such pairs together, and an engine that can be half of one.
@@ -154,6 +174,8 @@ class ModelConfig:
     source: str
     engine: str
     replicas: int = field(default=1, validator=_positive)
+    max_replicas: int | None = field(default=None, validator=validators.optional(_positive))
+    external_replicas: bool = False
     prefill_replicas: int = field(default=0, validator=_not_negative)
     devices_per_engine: int = field(default=1, validator=_positive)
     tensor_parallel: int | None = field(default=None, validator=validators.optional(_positive))
@@ -174,6 +196,9 @@ class RoleConfig:
     routing_policy: name of a routing-policy plugin.
     router_options: table of the router that the routing policy brings, if it brings one.
     devices: devices the role may use; None takes what its models need.
+    max_in_flight_per_replica: requests that a gateway, or a client of the job, lets be at one replica at
+        once; more wait in order, within their deadline. None: any number.
+    max_queued_per_replica: requests that may wait at a gateway for one replica; more are answered 503.
     options: the role plugin's own table.
     """
 
@@ -184,6 +209,8 @@ class RoleConfig:
     routing_policy: str = "round_robin"
     router_options: Options = field(factory=dict)
     devices: int | None = field(default=None, validator=validators.optional(_positive))
+    max_in_flight_per_replica: int | None = field(default=None, validator=validators.optional(_positive))
+    max_queued_per_replica: int = field(default=1024, validator=_positive)
     options: Options = field(factory=dict)
 
 
@@ -257,7 +284,13 @@ class BatchSection:
     """``[batch]``: the deferred batches that ``rolecall run`` makes.
 
     prompts: JSON-lines file, relative to the job file; each line has ``prompt`` (text), and
-        optionally ``id``, ``answer``, ``data_source`` and ``metadata``.
+        optionally ``id``, ``answer``, ``data_source``, ``metadata``, ``image_data``, ``video_data`` and
+        ``audio_data``. Also a ``.parquet`` file, a folder of them, or the folder of a saved Hugging Face
+        dataset.
+    columns: what the file calls the fields above, e.g. ``{prompt = "question", answer = "label.value"}``;
+        those not named are not read. None: the fields have their own names.
+    shuffle_seed: shuffles every turn through the file, each in its own way, which follows from this number.
+        None: the file's order.
     batches: how many batches to make.
     prompts_per_batch: prompts in a batch.
     samples_per_prompt: samples of each prompt, a group.
@@ -268,6 +301,8 @@ class BatchSection:
     """
 
     prompts: str
+    columns: Mapping[str, str] | None = None
+    shuffle_seed: int | None = None
     batches: int = field(default=1, validator=_positive)
     prompts_per_batch: int = field(default=8, validator=_positive)
     samples_per_prompt: int = field(default=1, validator=_positive)

@@ -27,6 +27,9 @@ class BatchSink(Protocol):
     Producer and consumers each have an instance of their own, usually in other processes.
     Methods may block on I/O; they are called from worker threads. Failures raise
     :class:`~rolecall.errors.SinkError`.
+
+    A sink whose partitions may end with the job's processes says so by a class attribute ``outlives_job``
+    that is False; a run is resumed only if what was committed last is still there.
     """
 
     name: ClassVar[str]

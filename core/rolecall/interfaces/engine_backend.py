@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from attrs import field, frozen
 
@@ -293,6 +293,42 @@ class Engine(Protocol):
         Raises:
             EngineError: a process of the group is still there after ``timeout_s``.
         """
+        ...
+
+
+@runtime_checkable
+class ReloadsFiles(Protocol):
+    """What an engine may have beside :class:`Engine`'s methods, if its ``resume`` reads files."""
+
+    async def files_for_resume(self) -> Sequence[Path]:
+        """Files that the next ``resume`` will read, or folders whose files it will.
+
+        Asked while it sleeps and another role has its devices. The worker reads them ahead, into the
+        node's page cache. May touch no device; an error costs the head start and nothing else.
+        """
+        ...
+
+
+class AttachedEngine(Engine, Protocol):
+    """An engine that somebody else runs: ``start`` and ``stop`` start and stop nothing.
+
+    ``start`` waits until it generates, ``stop`` lets go of its connections. ``pid`` and ``exit_code`` are
+    always None; ``pause``, ``release`` and ``resume`` are called only as far as an update needs them.
+    """
+
+    async def model_paths(self) -> frozenset[str]:
+        """What it says it was made from: its checkpoint, its tokenizer. Engines of one model have one in
+        common by its last part, whatever weights they have by now."""
+        ...
+
+
+@runtime_checkable
+class AttachesEngines(Protocol):
+    """What a backend may have beside :class:`EngineBackend`'s methods, if a model may get replicas that
+    somebody else runs (``external_replicas``)."""
+
+    def attach(self, url: str, *, static: bool) -> AttachedEngine:
+        """Make the object for the engine at a base URL; asks nothing. ``static`` ones never change."""
         ...
 
 

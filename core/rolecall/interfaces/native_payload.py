@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from rolecall.errors import PayloadError
+from rolecall.interfaces.token_ids import TokenIds
 
 
 def check_native_payload(payload: Mapping[str, Any]) -> None:
@@ -34,14 +35,18 @@ def check_native_payload(payload: Mapping[str, Any]) -> None:
         )
     if not given:
         raise PayloadError("text: neither text nor input_ids was given", field="text")
-    for name, (accepts, expected) in _TYPES.items():
-        value = payload.get(name)
-        if value is not None and not accepts(value):
+    for name, value in payload.items():
+        known = _TYPES.get(name)
+        if known is None or value is None:
+            continue
+        accepts, expected = known
+        if not accepts(value):
             raise PayloadError(f"{name}: must be {expected}, found {_shown(value)}", field=name)
     sampling = cast("Mapping[str, Any]", payload.get("sampling_params") or {})
-    if sampling.get("n") not in (None, 1):
+    number = sampling.get("n")
+    if number is not None and (number is True or number != 1):
         raise PayloadError(
-            f"sampling_params.n: must be 1, found {_shown(sampling['n'])}; send one request a sample",
+            f"sampling_params.n: must be 1, found {_shown(number)}; send one request a sample",
             field="sampling_params.n",
         )
 
@@ -63,15 +68,21 @@ def _is_count(value: object) -> bool:
 
 
 def _is_object(value: object) -> bool:
-    return isinstance(value, Mapping)
+    return isinstance(value, (dict, Mapping))  # dict first: asking an abstract class takes longer
 
 
 def _is_ids(value: object) -> bool:
-    # `type is int` and not isinstance: this runs over every token of every request, and a bool is
-    # no token id.
-    return isinstance(value, list) and all(
-        type(item) is int and item >= 0 for item in cast("list[object]", value)
-    )
+    # This is asked of every request, so it loops over the tokens in C. The type is compared and not
+    # isinstance: a bool is no token id.
+    if isinstance(value, TokenIds):
+        return True
+    if not isinstance(value, list):
+        return False
+    ids = cast("list[int]", value)
+    return set(map(type, ids)) <= _INT and min(ids, default=0) >= 0
+
+
+_INT = frozenset({int})
 
 
 def _is_some_ids(value: object) -> bool:

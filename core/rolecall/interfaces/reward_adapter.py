@@ -43,6 +43,10 @@ class ScoringClient(Protocol):
 class RewardAdapter(Protocol):
     """Constructed with an instance of its ``options`` class.
 
+    ``supports_deferred``, ``role`` and ``reads`` are read from the instance: an adapter for which they follow
+    from its options, such as one that combines others, sets them there, and has what holds without any on
+    the class.
+
     Attributes:
         supports_deferred: may run after generation has ended; preflight refuses a deferred
             job whose adapter doesn't.

@@ -48,6 +48,9 @@ class Endpoint:
     ``handler`` gets the Starlette request and returns a Starlette response; an endpoint with
     the method and path of a standard one is refused at start-up, unless ``query`` names a
     query parameter value that selects it (``{"schema": "1"}``).
+
+    ``operation`` is what the gateway's OpenAPI document says of it: an operation object (``summary``,
+    ``parameters``, ``requestBody``, ``responses``). Errors of all endpoints are added to it.
     """
 
     method: str
@@ -55,6 +58,19 @@ class Endpoint:
     handler: Callable[[Any, Any], Awaitable[Any]]
     """Called as ``handler(request, gateway)``; ``gateway.snapshot()`` awaits the role's snapshot."""
     query: Mapping[str, str] = field(factory=dict)
+    operation: Mapping[str, Any] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class PayloadShape:
+    """A ``/generate`` payload that a role takes beside the engines' own, as its document shows it.
+
+    request: JSON schema of the body; the gateway adds ``model``, ``route_key`` and ``rid``.
+    answer: JSON schema of the unary answer to it.
+    """
+
+    request: Mapping[str, Any]
+    answer: Mapping[str, Any]
 
 
 Progress = Callable[[int, int], None]
@@ -94,13 +110,21 @@ class Stage:
 
 @frozen(kw_only=True)
 class GenerationContext:
-    """What the generation stage may use. ``sampling`` is the job's ``[batch.sampling]``."""
+    """What the generation stage may use. ``sampling`` is the job's ``[batch.sampling]``.
+
+    log_probs: whether the samples need log-probabilities. An evaluation trains on nothing and wants none;
+        with them is no error, it only costs.
+    prompt_ids: token ids by prompt id, from a caller that has made them: such a prompt is sent with exactly
+        these, and its text is not.
+    """
 
     client: ScoringClient
     samples_per_prompt: int
     sampling: Mapping[str, Any]
     max_concurrency: int
     progress: Progress
+    log_probs: bool = True
+    prompt_ids: Mapping[str, Sequence[int]] = field(factory=dict)
 
 
 Generate = Callable[[Sequence[Prompt], GenerationContext], Awaitable[Sequence[Sample]]]
@@ -126,10 +150,12 @@ class StageRequest:
         returned stages, as :func:`~rolecall.batches.rewards.reward_field` names it. The core
         combines them into ``reward``.
     route_keys: route keys configured for this role; a stage sends no other.
+    models: the role's models, each with where its weights come from.
     """
 
     rewards: tuple[NamedReward, ...] = ()
     route_keys: frozenset[str] = frozenset()
+    models: Mapping[str, WeightSource] = field(factory=dict)
 
 
 class Role(Protocol):
@@ -139,6 +165,11 @@ class Role(Protocol):
         weight_sources: allowed weight sources; the first is the default. Empty for a role without
             engines, which has neither models nor devices.
         deferrable: may share devices with other roles in different phases.
+
+    A role may have two attributes more. ``more_payloads``, where its ``adapt_generate`` takes more than the
+    engines' own payload: a sequence of :class:`PayloadShape`, for the gateway's OpenAPI document.
+    ``models_optional``, a bool on the class and on the instance: whether a role with engines may have no
+    models with these options, e.g. because they name engines elsewhere.
     """
 
     name: ClassVar[str]
@@ -151,6 +182,8 @@ class Role(Protocol):
 
     def adapt_generate(self, payload: dict[str, Any]) -> UpstreamCall:
         """Check a ``/generate`` body and say what to send.
+
+        A long list of token ids comes as a :class:`TokenIds`: a sequence, but no list.
 
         Raises:
             PayloadError: names the field that is wrong.

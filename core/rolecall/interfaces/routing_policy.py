@@ -17,7 +17,7 @@ class Need(StrEnum):
 
     AFFINITY_KEY: ``RoutingRequest.affinity_key``; a request without one is refused with 400.
     PROMPT: ``RoutingRequest.prompt``.
-    LOAD: ``Candidate.in_flight``.
+    LOAD: ``RoutingRequest.load``.
     """
 
     AFFINITY_KEY = "affinity_key"
@@ -27,22 +27,46 @@ class Need(StrEnum):
 
 @frozen(kw_only=True)
 class Candidate:
-    """A READY, direct-eligible head.
-
-    in_flight: requests that this gateway or client has sent to it and that it has not finished with,
-        for a policy that needs LOAD; else 0. What others have sent there is not known.
-    """
+    """A READY, direct-eligible head."""
 
     engine_id: EngineId
     base_url: str
     generation: int
-    in_flight: int = 0
+
+
+class Load(Protocol):
+    """Requests that this gateway or client has sent to a model's engines and that they have not finished
+    with. What others have sent there is not known. Live: read it while choosing, don't keep it."""
+
+    @property
+    def total(self) -> int:
+        """Requests under way at all engines of the model."""
+        ...
+
+    def at(self, candidate: Candidate) -> int:
+        """Requests under way at one candidate; none at its next incarnation."""
+        ...
+
+
+class _Idle:
+    """Nothing is under way."""
+
+    total = 0
+
+    def at(self, candidate: Candidate) -> int:
+        del candidate
+        return 0
+
+
+IDLE: Load = _Idle()
+"""The load of a policy that did not ask for it."""
 
 
 @frozen(kw_only=True)
 class RoutingRequest:
     """What a policy may know about a request.
 
+    load: for a policy that needs LOAD; else nothing is under way by it.
     prompt: text or token ids as they were sent, for a policy that needs PROMPT. Of a chat, a text in
         which conversations that begin alike begin alike. None if nobody asked, or there is none.
     """
@@ -50,13 +74,15 @@ class RoutingRequest:
     model: str
     affinity_key: str | None = None
     prompt: str | Sequence[int] | None = None
+    load: Load = IDLE
 
 
 class RoutingPolicy(Protocol):
     """One instance per (role, registry epoch, model); constructed without arguments.
 
     ``select`` is pure apart from the instance's own counters: synchronous, no I/O, no clock.
-    ``candidates`` is never empty and sorted by ``engine_id``; the result is one of them.
+    ``candidates`` is never empty and sorted by ``engine_id``; the result is one of them. It is the same tuple
+    until discovery shows another fleet, so what was derived from it may be kept by its identity.
     The same key over the same candidates gives the same choice in every process.
 
     Attributes:

@@ -1,9 +1,10 @@
 """Start the parts of a job on a joined Ray, in order, each with its undoing.
 
-Order: event hub and registry; placement groups, probed and bound; one service a role; every role
-started and, if it shares devices with another, proved asleep before the next one starts; the
-coordinator; the gateways. The first step that fails ends the start: its error is raised, and
-the caller's stack undoes what was done.
+A resumed job first has everything of its former process proved gone. Order: event hub and registry; placement
+groups, probed and bound, and the owner of the devices that are left over; one service a role; every role
+started and, if it shares devices with another, proved asleep before the next one starts; the coordinator; the
+gateways. The first step that fails ends the start: its error is raised, and the caller's stack undoes what
+was done.
 """
 
 from __future__ import annotations
@@ -20,18 +21,28 @@ from ray.exceptions import RayError
 from rolecall.batches.shielded import finish
 from rolecall.cluster.pool_groups import PoolGroups
 from rolecall.cluster.ray_cluster import CREATE_TIMEOUT_S, pools_for, probe_pools, remove_pools
+from rolecall.cluster.spare_devices import create_spare_devices, spare_offer
 from rolecall.config.resolve import ResolvedJob
 from rolecall.discovery.registry_actor import create_registry
 from rolecall.engines.results import LifecycleResult
-from rolecall.engines.role_service import create_role_service
+from rolecall.engines.role_service import actor_name, create_role_service
 from rolecall.errors import JobError
+from rolecall.events.hub_actor import ACTOR_NAME as HUB_NAME
 from rolecall.events.hub_actor import start_hub
+from rolecall.events.outbox import flush_all
 from rolecall.gateway.serve import Gateways, deploy_gateways, remove_gateways
 from rolecall.ids import FencingToken, RoleName
+from rolecall.job.former_run import prove_gone
+from rolecall.job.paths import journal_path
 from rolecall.job.session import RaySession
 from rolecall.job.training_devices import TrainingDevice, training_devices
 from rolecall.leases.confirmation import opening_lease
-from rolecall.leases.coordinator_actor import RayCoordinator, answer_of, create_coordinator
+from rolecall.leases.coordinator_actor import (
+    NamedActor,
+    RayCoordinator,
+    answer_of,
+    create_coordinator,
+)
 from rolecall.leases.lease_state import LeaseState, OpeningLease
 from rolecall.leases.trainer import lease_conflicts, trainers_opening_lease
 from rolecall.placement.binding import bind
@@ -64,22 +75,30 @@ async def bring_up(
     plan: PlacementPlan,
     session: RaySession,
     run_dir: Path,
+    former_run: str | None,
     undo: AsyncExitStack,
     say: Say,
 ) -> Parts:
     """Start everything of a job; what was started is undone by ``undo``.
 
+    ``former_run`` is the run folder of the run that is resumed, None for a fresh one.
+
     Raises:
+        EngineError: engines of the former run are not proved gone.
         JobError: a role did not come up, or could not be proved asleep.
         PlacementRefused: the bundles are not what the plan needs.
     """
     config = resolved.config
     namespace = session.namespace
+    if former_run is not None:
+        say("proving that nothing of the former run is left")
+        await prove_gone(former_run)
     hub = start_hub(
         namespace,
         observers=config.job.observers,
         log_path=None if config.job.event_log is None else resolved.file.parent / config.job.event_log,
         plugins=config.plugins,
+        append=former_run is not None,
     )
     undo.push_async_callback(_close_hub, hub)
     registry = create_registry(namespace)
@@ -88,6 +107,8 @@ async def bring_up(
     undo.push_async_callback(asyncio.to_thread, remove_pools, pools)
     await _create(pools)
     bound = bind(plan, await asyncio.to_thread(probe_pools, pools))
+    spares = create_spare_devices(spare_offer(config, bound))
+    undo.push_async_callback(_return_spares, spares)
     services: dict[RoleName, Any] = {}
     undo.push_async_callback(_stop_roles, services)
     for name in resolved.roles:
@@ -102,6 +123,7 @@ async def bring_up(
             events=hub,
             run_dir=run_dir,
             namespace=namespace,
+            spares=spares,
         )
     opening = await _start_roles(plan, services, config.lifecycle.manager_timeout_s, say)
     conflicts = lease_conflicts(plan, services)
@@ -109,15 +131,20 @@ async def bring_up(
     opening |= {role: trainers_opening_lease(shared=bool(conflicts[role])) for role in training}
     coordinator = create_coordinator(
         namespace=namespace,
-        services=services,
-        events=hub,
+        services={role: NamedActor(name=actor_name(role), namespace=namespace) for role in services},
+        events=NamedActor(name=HUB_NAME, namespace=namespace),
         conflicts=conflicts,
         opening=opening,
         training=training,
         timeout_s=config.lifecycle.manager_timeout_s,
+        journal=journal_path(config, resolved.file),
+        run=str(run_dir),
     )
+    await coordinator.status()  # a journal that can't be used ends the start here
     say("deploying gateways")
-    gateways = await asyncio.to_thread(deploy_gateways, config, resolved.file, namespace=namespace)
+    gateways = await asyncio.to_thread(
+        deploy_gateways, config, resolved.file, namespace=namespace, run_dir=run_dir
+    )
     if session.joined_address is not None:
         # A private Ray takes its Serve with it.
         undo.push_async_callback(asyncio.to_thread, remove_gateways, gateways)
@@ -197,8 +224,15 @@ async def _stop_roles(services: Mapping[RoleName, Any]) -> None:
         _require(result, f"role {result.role} could not be stopped with confirmation")
 
 
+async def _return_spares(spares: Any) -> None:
+    await answer_of(
+        "removing the placement groups of added replicas", spares.give_all_back.remote(SHUTDOWN_TIMEOUT_S)
+    )
+
+
 async def _close_hub(hub: Any) -> None:
     try:
+        flush_all()
         await hub.close.remote()
     except RayError as error:
         raise JobError(f"the event hub did not close its log: {error}") from error

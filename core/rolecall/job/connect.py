@@ -18,6 +18,7 @@ import ray
 
 from rolecall.engines.role_service import find_role_service
 from rolecall.events.hub_actor import find_hub
+from rolecall.events.outbox import flush_all
 from rolecall.ids import RoleName
 from rolecall.job.find import find_job
 from rolecall.job.handle import JobHandle
@@ -47,13 +48,17 @@ def connect(job: str | None = None) -> Generator[JobHandle]:
         log_to_driver=False,
         logging_level=logging.ERROR,
     ):
-        yield JobHandle(
-            resolved=resolved,
-            coordinator=find_coordinator(state.namespace),
-            gateway_url=state.gateway_url,
-            hub=find_hub(state.namespace),
-            services={
-                RoleName(role): find_role_service(state.namespace, RoleName(role)) for role in resolved.roles
-            },
-            training=state.training,
-        )
+        try:
+            yield JobHandle(
+                resolved=resolved,
+                coordinator=find_coordinator(state.namespace),
+                gateway_url=state.gateway_url,
+                hub=find_hub(state.namespace),
+                services={
+                    RoleName(role): find_role_service(state.namespace, RoleName(role))
+                    for role in resolved.roles
+                },
+                training=state.training,
+            )
+        finally:
+            flush_all()

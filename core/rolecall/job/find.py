@@ -9,7 +9,7 @@ import psutil
 
 from rolecall.config.loader import load_config
 from rolecall.errors import JobError
-from rolecall.job.paths import JobState, known_jobs, read_state
+from rolecall.job.paths import JobState, known_jobs, read_state, state_path
 
 
 def is_alive(state: JobState) -> bool:
@@ -19,6 +19,29 @@ def is_alive(state: JobState) -> bool:
         return process.create_time() == state.pid_started_s and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def must_be_new(name: str) -> None:
+    """Refuse to start a job while something of one with that name is here.
+
+    Raises:
+        JobError: it runs, or it ended without cleaning up; says what to do.
+    """
+    if (other := read_state(name)) is None:
+        return
+    if is_alive(other):
+        raise JobError(
+            f"job {name!r} is already running (process {other.pid}, {state_path(name)}); end it with "
+            f"`rolecall down {name}`, or give this one another name"
+        )
+    raise JobError(_left_behind(other))
+
+
+def _left_behind(state: JobState) -> str:
+    return (
+        f"job {state.name!r} (process {state.pid}, {state_path(state.name)}) ended without cleaning up; "
+        f"`rolecall down {state.name}` removes what it left"
+    )
 
 
 def find_job(wanted: str | None) -> JobState:
@@ -35,10 +58,7 @@ def find_job(wanted: str | None) -> JobState:
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise JobError(f"no job {name!r} is running here{hint} Running: {', '.join(known) or 'none'}")
     if not is_alive(state):
-        raise JobError(
-            f"job {name!r} (process {state.pid}) ended without cleaning up; `rolecall down {name}` removes "
-            "what it left"
-        )
+        raise JobError(_left_behind(state))
     return state
 
 

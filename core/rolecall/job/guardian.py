@@ -19,8 +19,8 @@ from pathlib import Path
 import cattrs
 from attrs import asdict, frozen
 
-from rolecall.job.paths import RUN_DIR_VARIABLE
 from rolecall.job.sweep import end_processes, remove_files
+from rolecall.processes.marks import RUN_DIR_VARIABLE
 
 GRACE_S = 15.0
 """How long the job's processes may take to end by themselves once the job process is gone."""

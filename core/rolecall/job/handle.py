@@ -8,7 +8,7 @@ events. It starts and stops nothing of the job.
 from __future__ import annotations
 
 import asyncio
-import os
+import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -16,21 +16,24 @@ from typing import Any
 from attrs import frozen
 
 from rolecall.batches.plan import plan_stages
-from rolecall.batches.runner import BatchRunner, Finalise
+from rolecall.batches.publication import Finalise
+from rolecall.batches.runner import BatchRunner
+from rolecall.batches.sharing import Sharing
 from rolecall.client.inference_client import InferenceClient
-from rolecall.client.shared import shared_client
 from rolecall.config.resolve import ResolvedJob, job_plugins, open_sink
 from rolecall.engines.results import LifecycleResult
 from rolecall.errors import EngineError, JobError
 from rolecall.events.event import Emit, Event
 from rolecall.events.hub_actor import remote_emitter
-from rolecall.ids import BatchId, RoleName
+from rolecall.ids import BatchId, OperationId, RoleName
 from rolecall.interfaces.batch_sink import BatchSink
 from rolecall.interfaces.engine_backend import WeightsGroup, WeightUpdate
+from rolecall.job.asked import AskedJob
 from rolecall.job.training_devices import TrainingDevice
 from rolecall.job.training_turn import training_turn
 from rolecall.leases.coordinator_actor import answer_of
 from rolecall.leases.port import CoordinatorPort
+from rolecall.scaling.request import ScaleRequest
 
 TAIL_WAIT_S = 10.0
 UPDATE_TIMEOUT_S = 600.0
@@ -61,15 +64,7 @@ class JobHandle:
 
     async def client(self, role: str) -> InferenceClient:
         """Return the running loop's client of a role; it is closed with the loop."""
-        config = self.resolved.config
-        variable = config.gateway.bearer_token_env
-        return await shared_client(
-            f"{self.gateway_url}/{role}",
-            policy=self.resolved.roles[role].policy,
-            role=role,
-            token=None if variable is None else os.environ.get(variable),
-            timeout_s=config.gateway.request_timeout_s,
-        )
+        return await AskedJob(resolved=self.resolved, front=self.gateway_url).client(role)
 
     async def open_sink(self) -> BatchSink:
         """Open a batch sink of the caller's own, which the caller closes."""
@@ -82,21 +77,35 @@ class JobHandle:
         """Return what runs this job's batches into ``sink``.
 
         Raises:
-            JobError: the job file has no ``[batch]``.
+            JobError: the job file has no ``[batch]``, or the coordinator does not answer.
         """
         settings = self.resolved.config.batch
         if settings is None:
             raise JobError(f"{self.resolved.file} has no [batch] table, so there is nothing to run")
         clients = {RoleName(role): await self.client(role) for role in self.resolved.roles}
+        leases = (await self.coordinator.status())["leases"]
+        sharing = Sharing({RoleName(role): frozenset(lease["conflicts"]) for role, lease in leases.items()})
         return BatchRunner(
             coordinator=self.coordinator,
             clients=clients.__getitem__,
-            plan=plan_stages(self.resolved),
+            plan=plan_stages(self.resolved, sharing),
             sink=sink,
             settings=settings,
             emit=self.emit,
             finalise=finalise,
         )
+
+    async def resume(self) -> BatchId:
+        """Let a run that has failed go on; returns the lowest batch that is not committed.
+
+        The batches that failed may be run again, and consumers wait for them as before. Every role that
+        shares devices has to be asleep, and the trainer's turn over.
+
+        Raises:
+            LeaseError: a role is not asleep; names each, and what to do.
+            JobError: the coordinator does not answer.
+        """
+        return await self.coordinator.resume(OperationId(f"resume/{secrets.token_hex(8)}"))
 
     def training_devices(self, role: str) -> tuple[TrainingDevice, ...]:
         """Return the devices of a training role, by rank: the trainer starts one actor on each.
@@ -183,13 +192,55 @@ class JobHandle:
         """Have all replicas of a model leave a group. Repeats do nothing."""
         return await self._weights("leave_weights_group", role, model, name, timeout_s=timeout_s)
 
-    async def _weights(
-        self, method: str, role: str, model: str | None, *arguments: Any, timeout_s: float
-    ) -> LifecycleResult:
+    async def scale(self, role: str, request: ScaleRequest) -> dict[str, Any]:
+        """Begin to scale a role's model, and return the operation, as JSON values.
+
+        It goes on by itself: ask for its ``id``. A dry run has none, and only says what would be done.
+
+        Raises:
+            ScaleConflictError: another operation of the role is under way.
+            ScaleRefused: it is not allowed, or there is no room for it. Nothing has changed.
+            JobError: the role's service did not answer.
+        """
+        return await answer_of(f"scaling {role}", self._service(role).scale.remote(request))
+
+    async def scale_operation(self, role: str, operation: str, *, wait_s: float = 0.0) -> dict[str, Any]:
+        """Return how far an operation is, waiting up to ``wait_s`` for its end.
+
+        Raises:
+            UnknownScaleOperationError: the role has none of that id, or no more.
+            JobError: the role's service did not answer.
+        """
+        call = self._service(role).scale_operation.remote(operation, wait_s)
+        return await answer_of(f"{role}'s operation {operation}", call)
+
+    async def cancel_scale(self, role: str, operation: str) -> dict[str, Any]:
+        """Have an operation give up what it waits for; returns it. Repeats do nothing, as at its end.
+
+        Raises:
+            UnknownScaleOperationError, JobError: as for ``scale_operation``.
+        """
+        call = self._service(role).cancel_scale.remote(operation)
+        return await answer_of(f"cancelling {role}'s operation {operation}", call)
+
+    async def role_status(self, role: str) -> dict[str, Any]:
+        """Return everything known of a role's replicas, as JSON values; asks no engine.
+
+        Raises:
+            JobError: the job has no such role, or its service did not answer.
+        """
+        return await answer_of(f"{role}'s status", self._service(role).status.remote())
+
+    def _service(self, role: str) -> Any:
         service = self.services.get(RoleName(role))
         if service is None:
             raise JobError(f"the job has no role {role!r}; it has: {', '.join(self.services)}")
-        call = getattr(service, method).remote(model, *arguments, timeout_s)
+        return service
+
+    async def _weights(
+        self, method: str, role: str, model: str | None, *arguments: Any, timeout_s: float
+    ) -> LifecycleResult:
+        call = getattr(self._service(role), method).remote(model, *arguments, timeout_s)
         result: LifecycleResult = await answer_of(f"{role}'s {method}", call)
         if not result.confirmed:
             raise EngineError(f"{method} of {role} is not confirmed: {result.problem}")

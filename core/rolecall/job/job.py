@@ -18,17 +18,27 @@ import psutil
 from attrs import evolve, frozen
 
 from rolecall.config.resolve import ResolvedJob
+from rolecall.engines.proof import Proof
 from rolecall.errors import JobError
+from rolecall.events.hub import event_to_json
 from rolecall.gateway.serve import app_name
-from rolecall.ids import RoleName
+from rolecall.ids import OperationId, RoleName
 from rolecall.job.bring_up import Say, bring_up
-from rolecall.job.control import serve_status
+from rolecall.job.control import serve_control
+from rolecall.job.find import must_be_new
+from rolecall.job.former_run import begin_anew, resumable
 from rolecall.job.guardian import Charge, Guardian
 from rolecall.job.handle import JobHandle
-from rolecall.job.paths import JobState, make_run_dir, read_state, state_path, write_state
+from rolecall.job.paths import JobState, make_run_dir, write_state
 from rolecall.job.session import ray_session
 from rolecall.job.sweep import end_processes, remove_files
+from rolecall.leases.coordinator_actor import answer_of
+from rolecall.leases.reconciliation import Claim
 from rolecall.placement.plan import PlacementPlan
+from rolecall.scaling.request import scale_in_from, scale_out_from
+
+STATUS_S = 10.0
+"""How long a role may take to tell its status."""
 
 END_GRACE_S = 5.0
 """How long the job's last processes may take to end by themselves once Ray is down."""
@@ -43,8 +53,11 @@ class RunningJob:
     services: Mapping[RoleName, Any]
 
     async def status(self) -> dict[str, Any]:
-        """Return leases, batches and every role's replicas as JSON values."""
-        answers = await asyncio.gather(*(service.status.remote() for service in self.services.values()))
+        """Return leases, batches and every role's replicas as JSON values.
+
+        A role whose service does not answer has no replicas and says so under ``problem``.
+        """
+        answers = await asyncio.gather(*(_status_of(*entry) for entry in self.services.items()))
         return {
             "job": self.state.name,
             "gateway_url": self.state.gateway_url,
@@ -53,14 +66,66 @@ class RunningJob:
             "roles": dict(zip(self.services, answers, strict=True)),
         }
 
+    async def reconcile(self, role: str, operation: str, proof: str, by: str, note: str) -> dict[str, Any]:
+        """Lift a role's fence if what ``by`` claims is found true; returns the audit record.
+
+        Raises:
+            LeaseError: as :meth:`~rolecall.leases.port.CoordinatorPort.reconcile` says.
+        """
+        claim = Claim(proof=Proof(proof), by=by, note=note)
+        record = await self.handle.coordinator.reconcile(RoleName(role), OperationId(operation), claim=claim)
+        return record.to_json()
+
+    async def scale(self, role: str, wanted: dict[str, Any]) -> dict[str, Any]:
+        """Begin to scale a role's model as a command asks; a total alone may be more or fewer.
+
+        Raises:
+            PayloadError: a value is wrong.
+            ScaleRefused: see :meth:`JobHandle.scale`.
+        """
+        if "total" in wanted:
+            status = await self.handle.role_status(role)
+            replicas = [each for each in status["replicas"] if wanted["model"] in (None, each["model"])]
+            fewer = len(replicas) > (wanted["total"] or 0)
+            force = wanted.pop("force")
+            return await self.handle.scale(
+                role, scale_in_from({**wanted, "force": force}) if fewer else scale_out_from(wanted)
+            )
+        return await self.handle.scale(role, scale_out_from(wanted))
+
+    async def scale_operation(self, role: str, operation: str, wait_s: float = 0.0) -> dict[str, Any]:
+        """As :meth:`JobHandle.scale_operation`."""
+        return await self.handle.scale_operation(role, operation, wait_s=wait_s)
+
+    async def events(self, since: int, wait_s: float) -> dict[str, Any]:
+        """Return the events from number ``since`` on, waiting for the first, and the number of the next."""
+        following, events = await self.handle.hub.tail.remote(since, wait_s)
+        return {"next": following, "events": [event_to_json(event) for event in events]}
+
+
+async def _status_of(role: RoleName, service: Any) -> dict[str, Any]:
+    try:
+        async with asyncio.timeout(STATUS_S):
+            return await answer_of(f"{role}'s status", service.status.remote())
+    except (JobError, TimeoutError) as error:
+        problem = str(error) or f"no answer within {STATUS_S:g} s"
+        return {"role": role, "replicas": [], "routers": [], "problem": problem}
+
 
 @asynccontextmanager
 async def running_job(
-    resolved: ResolvedJob, plan: PlacementPlan, say: Say, *, log: Path | None = None
+    resolved: ResolvedJob,
+    plan: PlacementPlan,
+    say: Say,
+    *,
+    log: Path | None = None,
+    resume: bool = False,
 ) -> AsyncGenerator[RunningJob]:
     """Bring a job up; everything it started is gone when the block is left.
 
-    ``say`` is told each step. ``log`` is where this process's output goes, None for a terminal.
+    ``say`` is told each step. ``log`` is where this process's output goes, None for a terminal. With
+    ``resume`` the coordinator knows what the run before had committed; otherwise that run's journal is set
+    aside.
 
     Raises:
         JobError: a job of that name runs here already, or Ray, a role or a gateway did not
@@ -69,11 +134,12 @@ async def running_job(
     """
     config = resolved.config
     name = config.job.name
-    if (other := read_state(name)) is not None:
-        raise JobError(
-            f"job {name!r} is already known here (process {other.pid}, {state_path(name)}); end it with "
-            f"`rolecall down {name}`, or give this one another name"
-        )
+    must_be_new(name)
+    former_run = None
+    if resume:
+        former_run = resumable(resolved).run
+    elif (former := begin_anew(resolved)) is not None:
+        say(former)
     async with AsyncExitStack() as undo:
         run_dir = make_run_dir()
         charge = Charge(job=name, run_dir=str(run_dir))
@@ -87,7 +153,13 @@ async def running_job(
         charge = evolve(charge, joined_address=session.joined_address, apps=apps)
         guardian.charge(charge)
         parts = await bring_up(
-            resolved=resolved, plan=plan, session=session, run_dir=run_dir, undo=undo, say=say
+            resolved=resolved,
+            plan=plan,
+            session=session,
+            run_dir=run_dir,
+            former_run=former_run,
+            undo=undo,
+            say=say,
         )
         guardian.charge(evolve(charge, owns_serve=parts.gateways.owns_serve))
         state = JobState(
@@ -115,7 +187,15 @@ async def running_job(
             state=state,
             services=parts.services,
         )
-        server = await serve_status(run_dir, job.status)
+        commands = {
+            "status": job.status,
+            "reconcile": job.reconcile,
+            "events": job.events,
+            "scale": job.scale,
+            "scale_operation": job.scale_operation,
+            "cancel_scale": job.handle.cancel_scale,
+        }
+        server = await serve_control(run_dir, commands)
         undo.callback(server.close)
         write_state(state)
         yield job

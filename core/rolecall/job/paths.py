@@ -3,6 +3,7 @@
 *Run folder*: Ray's session, engine logs, the control socket; removed when the job ends.
 *State file*: one small JSON file a job, by which ``status``, ``down`` and training loops find
 it; written when the job is up, removed when it ends.
+*Journal*: what the job's coordinator decided; stays when the job ends, so that it can be resumed.
 """
 
 from __future__ import annotations
@@ -17,11 +18,9 @@ from typing import Any
 import cattrs
 from attrs import asdict, frozen
 
+from rolecall.config.specs import JobConfig
 from rolecall.errors import JobError
 from rolecall.job.training_devices import TrainingDevice
-
-RUN_DIR_VARIABLE = "ROLECALL_RUN_DIR"
-"""Set in the environment of every process of a job, so that none can be overlooked."""
 
 MAX_TEMP_PATH = 30
 """107 bytes of a socket's path, less ``/rc-12345678`` and what Ray appends to it with long pids."""
@@ -76,6 +75,18 @@ def state_path(job: str) -> Path:
 def log_path(job: str) -> Path:
     """Return the log of a job in the background; it stays only after a failure."""
     return state_path(job).with_suffix(".log")
+
+
+def journal_path(config: JobConfig, file: Path) -> Path:
+    """Return where the job's coordinator keeps its journal."""
+    if config.job.journal is not None:
+        return file.parent / config.job.journal
+    return state_path(config.job.name).with_suffix(".journal")
+
+
+def former_journal_path(journal: Path) -> Path:
+    """Return where the journal of the run before is kept, one generation."""
+    return journal.with_name(f"{journal.name}.former")
 
 
 def write_state(state: JobState) -> None:

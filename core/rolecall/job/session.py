@@ -17,9 +17,9 @@ from attrs import frozen
 from rolecall.config.specs import PRIVATE_RAY, JobConfig
 from rolecall.errors import JobError
 from rolecall.job.actor_traces import show_traces_of_actors
-from rolecall.job.paths import RUN_DIR_VARIABLE
 from rolecall.placement.demand import job_nodes
 from rolecall.placement.plan import PlacementPlan
+from rolecall.processes.marks import RUN_DIR_VARIABLE
 
 CPU, GPU = "CPU", "GPU"
 """Resources that Ray itself counts."""
@@ -97,12 +97,17 @@ def _start_private(config: JobConfig, plan: PlacementPlan, namespace: str, run_d
     needed = {pool.resource: 0 for pool in plan.pools}
     for pool in plan.pools:
         needed[pool.resource] += pool.devices
-    one_node = job_nodes(config.placement).largest
+    nodes = job_nodes(config.placement)
+    one_node = nodes.largest
     if any(devices > one_node for devices in needed.values()):
         raise JobError(
             f"the plan needs {max(needed.values())} devices, but cluster.address = 'local' is one node with "
             f"{one_node} by placement.devices_per_node or placement.nodes; join a cluster, or raise it"
         )
+    if nodes.devices is not None and config.placement.resource in needed:
+        # What the plan leaves over is there for replicas that come while the job runs.
+        room = min(nodes.devices, one_node)
+        needed[config.placement.resource] = max(needed[config.placement.resource], room)
     return ray.init(
         address=PRIVATE_RAY,
         namespace=namespace,

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from rolecall.job.paths import RUN_DIR_VARIABLE, read_state, state_path
+from rolecall.job.paths import read_state, state_path
+from rolecall.processes.marks import RUN_DIR_VARIABLE
 
 
 def job_processes(run_dir: Path, *, spare: frozenset[int] = frozenset()) -> list[psutil.Process]:

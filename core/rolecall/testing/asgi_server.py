@@ -7,10 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import uvicorn
-from uvicorn.lifespan.on import LifespanOn
-
-from rolecall.guard.listener import Listener
+from rolecall.listener import Listener, lifespan
 
 
 @asynccontextmanager
@@ -23,14 +20,10 @@ async def serving(app: Any, *, port: int = 0, **options: Any) -> AsyncGenerator[
     bound = socket.socket()
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     bound.bind(("127.0.0.1", port))
-    config = uvicorn.Config(app, log_config=None, lifespan="on")
-    config.load()
-    lifespan = LifespanOn(config)
-    listener = Listener(app, bound, **options)
-    await lifespan.startup()
-    await listener.start()
-    try:
-        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
-    finally:
-        await listener.stop()
-        await lifespan.shutdown()
+    async with lifespan(app):
+        listener = Listener(app, bound, **options)
+        await listener.start()
+        try:
+            yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+        finally:
+            await listener.stop()

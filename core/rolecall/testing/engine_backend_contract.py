@@ -41,6 +41,7 @@ from rolecall.interfaces.engine_backend import (
     FromGroup,
     FromTensors,
     MemoryTag,
+    ReloadsFiles,
     WeightsGroup,
     WeightUpdate,
 )
@@ -311,6 +312,10 @@ class EngineBackendContract(PluginContract):
         assert not asleep.resident_tags & tags
         assert asleep.resident_bytes <= (1 - self.minimum_freed_share) * awake.resident_bytes
         assert (await engine.health(generate=False, timeout_s=30)).alive, "asleep is not dead"
+        if isinstance(engine, ReloadsFiles):
+            named = await engine.files_for_resume()
+            assert all(file.exists() for file in named), f"a resume can't read what isn't there: {named}"
+            assert not (await engine.memory()).resident_tags & tags, "it was only asked"
         for tag in (MemoryTag.WEIGHTS, MemoryTag.KV_CACHE, MemoryTag.CUDA_GRAPH):
             if tag in tags:
                 await engine.resume(frozenset({tag}))

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from rolecall.guard.listener import Listener
+from rolecall.listener import Listener
 from rolecall.testing.scripted_engine import Behaviour, Received, ScriptedEngine
 
 T = TypeVar("T")

@@ -18,6 +18,7 @@ from rolecall.engines.engine_host import EngineHost
 from rolecall.engines.fencing import Stamp
 from rolecall.engines.handover import HandoverLimits, SleepProof
 from rolecall.engines.launching import HostSetup, Prepared
+from rolecall.engines.read_ahead import ReadAhead
 from rolecall.engines.reaping import NodeGoneError, ReapReport
 from rolecall.engines.worker_handle import (
     ANSWER_MARGIN_S,
@@ -69,6 +70,9 @@ class FakeWorker:
 
     async def prepare(self, deadline: Deadline) -> None:
         await self._call("prepare", self.host.prepare(_inner(deadline)), deadline)
+
+    async def prepare_next(self, update: Path | None, deadline: Deadline) -> ReadAhead:
+        return await self._call("prepare_next", self.host.prepare_next(update, _inner(deadline)), deadline)
 
     async def meet(self, stamp: Stamp, deadline: Deadline) -> str:
         return await self._call("meet", self.host.meet(stamp, _inner(deadline)), deadline)
@@ -152,12 +156,14 @@ def _inner(deadline: Deadline) -> Deadline:
 class FakeWorkers:
     """Makes a :class:`FakeWorker` for each slot; ``of`` finds it again.
 
-    A call that the manager gave up is not cancelled, as a call to another process is not.
+    A call that the manager gave up is not cancelled, as a call to another process is not. ``scripts`` are for
+    engines of workers that are still to be made.
     """
 
     def __init__(self, log_dir: Path, *, weight_source: WeightSource = WeightSource.STATIC) -> None:
         self._log_dir = log_dir
         self._weight_source = weight_source
+        self.scripts: dict[str, Script] = {}
         self._workers: dict[tuple[EngineId, int], FakeWorker] = {}
 
     def of(self, engine: str, node_rank: int = 0) -> FakeWorker:
@@ -165,7 +171,7 @@ class FakeWorkers:
         return self._workers[EngineId(engine), node_rank]
 
     def __call__(self, slot: WorkerSlot) -> FakeWorker:
-        backend = FakeBackend()
+        backend = FakeBackend(self.scripts.get(slot.engine))
         options = FakeOptions()
         static = self._weight_source is WeightSource.STATIC
         prepared = Prepared(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import socket
+from rolecall.engines.ports import PortRange, PortReservation, reserve_port
+
+_given: list[PortReservation] = []
+"""Kept until this process ends: a test's process may be started long after its port was chosen."""
 
 
 def free_port() -> int:
-    """Return a loopback port that nothing listened on just now.
+    """Return a loopback port that nothing listens on.
 
-    Nothing holds it: two processes may be given the same one, though the kernel avoids that for a while.
+    No other caller on this machine gets it while this process lives, nor does an outgoing connection: see
+    :mod:`rolecall.engines.ports`.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    reservation = reserve_port("127.0.0.1", PortRange.SERVER)
+    _given.append(reservation)
+    return reservation.hand_over()

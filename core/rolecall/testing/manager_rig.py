@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from rolecall.engines.deadline import Deadline, LoopClock
-from rolecall.engines.manager import InferenceManager, Outcomes
+from rolecall.engines.manager import InferenceManager
+from rolecall.engines.proof import Proof
 from rolecall.engines.replica_driver import LifecycleTimes, ModelSpec
+from rolecall.engines.results import Outcomes
 from rolecall.ids import EngineId, FencingToken, ModelId, RoleName
 from rolecall.interfaces.engine_backend import Capability
 from rolecall.interfaces.role import WeightSource
@@ -84,6 +86,14 @@ class ManagerRig:
 
     async def offload(self, token: int = 1, seconds: float = 60.0) -> Outcomes:
         return await self.manager.offload(FencingToken(token), within(seconds))
+
+    async def account(self, token: int = 1, seconds: float = 60.0) -> Outcomes:
+        return await self.manager.account(FencingToken(token), within(seconds))
+
+    async def vacate(
+        self, token: int = 1, seconds: float = 100.0, *, proof: Proof = Proof.PROCESS_GONE
+    ) -> Outcomes:
+        return await self.manager.vacate(FencingToken(token), within(seconds), proof=proof)
 
     def emit(self, kind: str, /, **fields: Any) -> None:
         self.events.append({"kind": kind, **fields})

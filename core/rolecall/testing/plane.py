@@ -1,4 +1,4 @@
-"""A small inference plane on real sockets: scripted engines, a registry, and one role's gateway."""
+"""A small inference plane on real sockets: scripted engines, a registry, and a gateway for each role."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rolecall.discovery.snapshot import ModelEntry, Snapshot
 from rolecall.discovery.source import SnapshotSource
 from rolecall.engines.replica_state import ReplicaState
 from rolecall.gateway.app import ServedRole, build_gateway
+from rolecall.gateway.front import Front
 from rolecall.gateway.settings import GatewaySettings
 from rolecall.testing.asgi_server import serving
 from rolecall.testing.scripted_engine import ScriptedEngine
@@ -67,3 +68,25 @@ async def plane(
         gateway = build_gateway(role, source, settings or GatewaySettings())
         running.url = await stack.enter_async_context(serving(gateway))
         yield running
+
+
+@asynccontextmanager
+async def planes(*roles: ServedRole) -> AsyncGenerator[tuple[list[Plane], str]]:
+    """Run a plane for each role, and yield them with the URL under which each gateway has its role's name."""
+    async with AsyncExitStack() as stack:
+        running = [await stack.enter_async_context(plane(role)) for role in roles]
+        gateways = {
+            str(each.role.name): build_gateway(
+                each.role,
+                SnapshotSource(each.registry.reader(each.role.name), role=each.role.name),
+                GatewaySettings(),
+            )
+            for each in running
+        }
+        front = Front(gateways)
+        first = next(iter(gateways.values()))
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await (first if scope["type"] == "lifespan" else front)(scope, receive, send)
+
+        yield running, await stack.enter_async_context(serving(app))

@@ -67,13 +67,18 @@ class RewardAdapterContract(PluginContract):
         """Return a new instance with ``options``."""
         return self.plugin(self.made_options())
 
+    @property
+    def _role(self) -> str | None:
+        """The role that the adapter asks, with these options."""
+        return self.fresh().role
+
     def samples(self) -> list[Sample]:
         """Return samples that the adapter can score; override if the default ones lack what it reads."""
         return make_samples()
 
     def client(self) -> ScoringClient | None:
         """Return what the adapter may ask; None if it names no role."""
-        return None if self.plugin.role is None else ScriptedClient(verdicts=self.verdicts)
+        return None if self._role is None else ScriptedClient(verdicts=self.verdicts)
 
     # --- the reward -----------------------------------------------------------------------
 
@@ -122,7 +127,7 @@ class RewardAdapterContract(PluginContract):
     async def test_it_reads_what_it_declares(self) -> None:
         """``reads`` orders the stages: what is not declared may not be there yet. Ids may be read."""
         adapter = self.fresh()
-        reads = self.plugin.reads
+        reads = self.fresh().reads
         unknown = sorted(name for name in reads if name.startswith("prompt.") and not is_generated(name))
         assert not unknown, f"prompts have no {', '.join(unknown)}"
         for sample in self.samples():
@@ -151,14 +156,14 @@ class RewardAdapterContract(PluginContract):
     async def test_it_asks_its_role_and_nobody_without_one(self) -> None:
         """An adapter that names a role asks it about a sample at least; its requests are JSON. One that
         names none scores without a client."""
-        if self.plugin.role is None:
+        if self._role is None:
             await self._rewards(self.fresh())
             return
         client = ScriptedClient(verdicts=self.verdicts)
         adapter = self.fresh()
         for sample in self.samples():
             await adapter.score(sample, client)
-        assert client.requests, f'it keeps the role "{self.plugin.role}" awake and never asks it'
+        assert client.requests, f'it keeps the role "{self._role}" awake and never asks it'
         for request in client.requests:
             assert json.loads(json.dumps(request)) == request, f"this can't be sent as JSON: {request!r}"
 
@@ -189,7 +194,7 @@ class RewardAdapterContract(PluginContract):
     async def test_a_score_that_is_cancelled_ends(self) -> None:
         """At once, with nothing left running; no error and no number takes the cancellation's place."""
         adapter = self.fresh()
-        if self.plugin.role is None:
+        if self._role is None:
             for sample in self.samples():
                 await cancel_when(asyncio.sleep(0), adapter.score(sample, None), self.patience_s)
             return
@@ -229,7 +234,7 @@ class RewardAdapterContract(PluginContract):
     async def test_a_deferred_adapter_scores_what_generation_left(self) -> None:
         """With ``supports_deferred`` it runs in a stage after generation, on copies of the samples that
         other stages have added scores to, and gives the same rewards."""
-        if not self.plugin.supports_deferred:
+        if not self.fresh().supports_deferred:
             pytest.skip("preflight refuses it in a deferred job")
         samples = self.samples()
         alone = await self._rewards(self.fresh())
@@ -238,7 +243,7 @@ class RewardAdapterContract(PluginContract):
             for sample in samples
         ]
         reward = self._reward("fail_batch")
-        stage = reward_stage(name="rewards", role=self.plugin.role, rewards=[reward])
+        stage = reward_stage(name="rewards", role=self._role, rewards=[reward])
         context = StageContext(client=self.client(), max_concurrency=3, progress=_unseen)
         scores = await stage.run(later, context)
         check_scores(stage, later, scores)
@@ -253,7 +258,7 @@ class RewardAdapterContract(PluginContract):
 
     async def _samples_that_ask(self) -> list[Sample]:
         """Return the samples about which the adapter asks; skip if it names no role."""
-        if self.plugin.role is None:
+        if self._role is None:
             pytest.skip("it asks nobody")
         asking: list[Sample] = []
         for sample in self.samples():
@@ -261,7 +266,7 @@ class RewardAdapterContract(PluginContract):
             await self.fresh().score(sample, client)
             if client.requests:
                 asking.append(sample)
-        assert asking, f'it keeps the role "{self.plugin.role}" awake and never asks it'
+        assert asking, f'it keeps the role "{self._role}" awake and never asks it'
         return asking
 
     def _failing(self, error: Exception) -> ScriptedClient:

@@ -40,6 +40,7 @@ from rolecall.interfaces.role import (
     StageRequest,
     WeightSource,
 )
+from rolecall.interfaces.token_ids import TokenIds
 from rolecall.plugins.hookspecs import ROLECALL_API
 from rolecall.plugins.kinds import PluginKind
 from rolecall.testing.cancelling import cancel_when
@@ -175,6 +176,15 @@ class RoleContract(PluginContract):
                     f"adapting what is adapted changes it: {payload}"
                 )
 
+    def test_token_ids_of_a_payload_may_come_undecoded(self) -> None:
+        """A gateway hands long lists of them over as :class:`~rolecall.api.TokenIds`."""
+        for payload in self.payloads():
+            texts = {name: json.dumps(value).encode() for name, value in payload.items()}
+            given = {name: TokenIds.of(texts[name]) or value for name, value in payload.items()}
+            call, usual = self.fresh().adapt_generate(given), self.fresh().adapt_generate(deepcopy(payload))
+            assert call.path == usual.path
+            assert call.payload == usual.payload, f"undecoded token ids change {usual.payload}"
+
     # --- endpoints ------------------------------------------------------------------------
 
     async def test_its_endpoints_stand_beside_the_standard_ones(self) -> None:
@@ -208,7 +218,7 @@ class RoleContract(PluginContract):
         """The planner and the runner ask for them separately: same request, same stages."""
         used = self.fresh()
         for rewards in ((), self._rewards()):
-            request = StageRequest(rewards=rewards, route_keys=frozenset({"sums"}))
+            request = self._request(rewards)
             declared = _declared(used.scoring_stages(request))
             assert _declared(used.scoring_stages(request)) == declared, "the second time they are others"
             assert _declared(self.fresh().scoring_stages(request)) == declared, "another instance has others"
@@ -410,8 +420,12 @@ class RoleContract(PluginContract):
         return naming(_How(worth=worth, fails_on=fails_on))
 
     def _stages(self) -> Sequence[Stage]:
-        request = StageRequest(rewards=self._rewards(), route_keys=frozenset({"sums"}))
-        return self.fresh().scoring_stages(request)
+        return self.fresh().scoring_stages(self._request(self._rewards()))
+
+    def _request(self, rewards: tuple[NamedReward, ...]) -> StageRequest:
+        """Return a request of a job in which the role has a model, if it has engines at all."""
+        models = dict(zip(["model"], self.plugin.weight_sources, strict=False))
+        return StageRequest(rewards=rewards, route_keys=frozenset({"sums"}), models=models)
 
     def _stages_that_ask(self) -> list[Stage]:
         asking = [stage for stage in self._stages() if stage.role is not None]
@@ -422,7 +436,7 @@ class RoleContract(PluginContract):
     def _reward_stages(self, rewards: tuple[NamedReward, ...]) -> list[Stage]:
         """Return the stages that compute rewards, with nothing but rewards in them; skip without."""
         wanted = {reward_field(reward.name) for reward in rewards}
-        stages = self.fresh().scoring_stages(StageRequest(rewards=rewards))
+        stages = self.fresh().scoring_stages(self._request(rewards))
         computing = [stage for stage in stages if stage.writes & wanted]
         if not computing:
             pytest.skip("no reward can name it")

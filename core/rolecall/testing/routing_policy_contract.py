@@ -12,14 +12,14 @@ from __future__ import annotations
 import inspect
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
-from attrs import evolve, has
+from attrs import evolve, frozen, has
 
 from rolecall.ids import EngineId, ModelId, engine_id
-from rolecall.interfaces.routing_policy import Candidate, Need, RoutingPolicy, RoutingRequest
+from rolecall.interfaces.routing_policy import IDLE, Candidate, Load, Need, RoutingPolicy, RoutingRequest
 from rolecall.plugins.host import PluginHost
 from rolecall.plugins.kinds import PluginKind
 from rolecall.testing.other_process import answer_elsewhere
@@ -30,6 +30,20 @@ _ODD_KEYS = ("", " ", "0", "clé 猫 \U0001f431", "\ud800", "a\x00b", "k" * 10_0
 """A key is any text that a header or a JSON body can hold."""
 _ODD_PROMPTS = (None, "", (), "\ud800 猫", (7,), (10**40, 0), "long " * 20_000, tuple(range(20_000)))
 """A prompt is whatever JSON can hold; engines refuse what is no token id, not policies."""
+
+
+@frozen
+class ScriptedLoad:
+    """A :class:`~rolecall.interfaces.routing_policy.Load` that is what a test says, by engine."""
+
+    counts: Mapping[EngineId, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    def at(self, candidate: Candidate) -> int:
+        return self.counts.get(candidate.engine_id, 0)
 
 
 class RoutingPolicyContract(PluginContract):
@@ -195,9 +209,10 @@ class RoutingPolicyContract(PluginContract):
             pytest.skip("it does not ask for the load")
         if not self.takes_any_request():
             pytest.skip("every request has a key")
-        for busy in self.fleet(4):
-            fleet = tuple(evolve(one, in_flight=1000 * (one == busy)) for one in self.fleet(4))
-            served = Counter(self._turns(self.fresh(), fleet, 100))
+        fleet = self.fleet(4)
+        for busy in fleet:
+            load = ScriptedLoad({busy.engine_id: 1000})
+            served = Counter(self._turns(self.fresh(), fleet, 100, load))
             assert served[busy.engine_id] < 100 / len(fleet), (
                 f"with 1000 requests in flight, {busy.engine_id} got {served[busy.engine_id]} of 100 more"
             )
@@ -248,13 +263,15 @@ class RoutingPolicyContract(PluginContract):
         busiest = 50 if Need.LOAD in self.plugin.needs else 0
         for turn in range(300):
             fleet = tuple(
-                evolve(one, generation=chance.randint(1, 9), in_flight=chance.randint(0, busiest))
+                evolve(one, generation=chance.randint(1, 9))
                 for one in sorted(
                     chance.sample(whole, chance.randint(1, len(whole))), key=lambda one: one.engine_id
                 )
             )
+            load = ScriptedLoad({one.engine_id: chance.randint(0, busiest) for one in fleet})
             key = f"key-{turn % 7}" if turn % 2 or not self.takes_any_request() else None
-            self._check_choice(policy.select(fleet, self.make_request(key, turn)), fleet)
+            request = evolve(self.make_request(key, turn), load=load)
+            self._check_choice(policy.select(fleet, request), fleet)
 
     # --- shared by the tests ------------------------------------------------------------------
 
@@ -265,8 +282,10 @@ class RoutingPolicyContract(PluginContract):
             return keyed
         return [*keyed, *(self.make_request(None, number) for number in range(count))]
 
-    def _turns(self, policy: RoutingPolicy, fleet: Sequence[Candidate], count: int) -> list[EngineId]:
-        requests = [self.make_request(None, number) for number in range(count)]
+    def _turns(
+        self, policy: RoutingPolicy, fleet: Sequence[Candidate], count: int, load: Load = IDLE
+    ) -> list[EngineId]:
+        requests = [evolve(self.make_request(None, number), load=load) for number in range(count)]
         return [policy.select(fleet, request).engine_id for request in requests]
 
     def _homes(

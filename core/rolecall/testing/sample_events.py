@@ -20,6 +20,18 @@ SAMPLE_EVENTS: tuple[Event, ...] = tuple(
                     "reason": "",
                     "generation": 1,
                     "incarnation": 1,
+                    "token": 0,
+                },
+            ),
+            (
+                "replica.prepared",
+                {
+                    "role": "solver",
+                    "engine": _ENGINE,
+                    "bytes": 2**36,
+                    "read_bytes": 2**35,
+                    "seconds": 20.5,
+                    "problem": None,
                 },
             ),
             (
@@ -52,6 +64,20 @@ SAMPLE_EVENTS: tuple[Event, ...] = tuple(
                 },
             ),
             (
+                "scale.state",
+                {
+                    "role": "solver",
+                    "model": "policy",
+                    "action": "scale_out",
+                    "operation": "scale-1",
+                    "from": "RUNNING",
+                    "to": "DONE",
+                    "reason": "every replica came",
+                    "engines": [_ENGINE],
+                    "left": [],
+                },
+            ),
+            (
                 "lease.state",
                 {
                     "role": "solver",
@@ -60,6 +86,31 @@ SAMPLE_EVENTS: tuple[Event, ...] = tuple(
                     "reason": "activate",
                     "token": 7,
                     "batch": None,
+                },
+            ),
+            (
+                "lease.reconciled",
+                {
+                    "role": "solver",
+                    "operation": "reconcile-1",
+                    "by": "ada@login-1",
+                    "decided_s": 1_700_000_000.5,
+                    "proof": "node-gone",
+                    "note": "switched off",
+                    "evidence": {_ENGINE: "FAILED: its node has left the cluster"},
+                },
+            ),
+            (
+                "operation.state",
+                {
+                    "operation": "solver-on-0",
+                    "method": "activate",
+                    "role": "solver",
+                    "batch": 0,
+                    "from": "WAITING",
+                    "to": "CALLING",
+                    "reason": "the role gets its command",
+                    "token": 7,
                 },
             ),
             ("batch.state", {"batch": 0, "from": None, "to": "PENDING", "reason": "begin"}),

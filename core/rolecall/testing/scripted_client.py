@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from hashlib import blake2b
@@ -17,6 +18,8 @@ from typing import Any
 from rolecall.testing.scripted_answers import Weights, Work, native
 
 _RESPONSE_TOKENS = 3
+_SURE = 0.9
+"""How likely the judge's verdict is to it, where the texts of likely tokens are asked for."""
 
 
 def _never(number: int) -> None:
@@ -102,4 +105,11 @@ class ScriptedClient:
     def _native(self, payload: Mapping[str, Any]) -> dict[str, Any]:
         work = Work(payload={"rid": "", **payload}, count=_RESPONSE_TOKENS, weights=Weights())
         answer = native(work, work.ids)
-        return {**answer, "text": self._verdict(work.prompt)} if work.ids else answer
+        if not work.ids:
+            return answer
+        verdict = self._verdict(work.prompt)
+        if payload.get("return_text_in_logprobs") and payload.get("top_logprobs_num"):
+            first = [[math.log(_SURE), work.ids[0], verdict], [math.log(1 - _SURE), work.ids[0] + 1, "\n"]]
+            tops = [first, *answer["meta_info"]["output_top_logprobs"][1:]]
+            answer["meta_info"]["output_top_logprobs"] = tops
+        return {**answer, "text": verdict}

@@ -10,7 +10,8 @@ When nothing can run, the loop's clock jumps to the next timer instead of sleepi
 is scheduled either, the program waits for something that will never come, and the loop raises:
 a hanging waiter is an error, not a slow test.
 
-For code that waits only for timers and for other tasks. Threads and sockets are not seen: a
+For code that waits only for timers and for other tasks. What is given to a thread of the loop
+(``asyncio.to_thread``) runs at once, in the loop's own. Other threads and sockets are not seen: a
 result that is still on its way from one counts as "never".
 """
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -40,6 +41,15 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def jump(self, seconds: float) -> None:
         self._now += seconds
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        del executor
+        outcome: asyncio.Future[Any] = self.create_future()
+        try:
+            outcome.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001 (handed to the caller, who raises it)
+            outcome.set_exception(error)
+        return outcome
 
 
 class _JumpingSelector(selectors.SelectSelector):
