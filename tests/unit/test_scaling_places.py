@@ -136,7 +136,15 @@ def test_a_group_that_is_not_confirmed_removed_is_tried_again() -> None:
     groups.unremovable.clear()
     owner.give_all_back(1.0)
     assert not groups.live_names
-    owner.take(ask(1))
+    owner.take(ask(2))
+
+
+def test_an_ask_that_comes_after_its_end_takes_nothing() -> None:
+    owner = devices(FakeGroups({"n": 1}), probe(3, 5))
+    owner.give_back(ROLE, ask(1).engine, 1.0)
+    with pytest.raises(ScaleRefused, match="m/replica-1 has come and gone"):
+        owner.take(ask(1))
+    assert owner.take(ask(2)).bound.workers[0].bundles == (3,)
 
 
 # --- engines elsewhere ------------------------------------------------------------------

@@ -94,9 +94,11 @@ class SpareDevices:
         self._port = port or RayGroups()
         self._clock = clock or WallClock()
         self._taken: dict[tuple[RoleName, EngineId], tuple[BundleProbe, ...] | _OwnGroup] = {}
+        self._gone: set[tuple[RoleName, EngineId]] = set()
 
     def take(self, ask: SpareAsk) -> Taken:
-        """Take what one replica needs. It is the replica's until it is given back.
+        """Take what one replica needs. It is the replica's until it is given back, and never its again: an
+        ask that comes later than its end takes nothing.
 
         Raises:
             ScaleRefused: there is no place for it; says what was looked at.
@@ -105,6 +107,8 @@ class SpareDevices:
         key = (ask.role, ask.engine)
         if key in self._taken:
             raise ScaleRefused(f"{ask.role} {ask.engine} has devices already")
+        if key in self._gone:
+            raise ScaleRefused(f"{ask.role} {ask.engine} has come and gone; no replica takes its name again")
         if (found := find_spare(ask, self._spare)) is not None:
             mine = {(found.placement.pool_id, bundle) for bundle in found.placement.bundles}
             self._taken[key] = tuple(p for p in self._spare if (p.pool_id, p.bundle) in mine)
@@ -142,6 +146,7 @@ class SpareDevices:
         Raises:
             CleanupPendingError: its placement group is not confirmed removed; calling again tries again.
         """
+        self._gone.add((role, engine))
         taken = self._taken.get((role, engine))
         if isinstance(taken, _OwnGroup):
             taken.groups.remove(timeout_s)

@@ -77,7 +77,7 @@ class ModelFleet:
         self._at_url = at_url
         self._drain_grace_s = drain_grace_s
         self._clock = clock
-        self._taken: set[EngineId] = set()
+        self._taken: dict[EngineId, None] = {}  # in the order in which they were taken
 
     @property
     def standing(self) -> list[Standing]:
@@ -103,7 +103,7 @@ class ModelFleet:
             slots: Sequence[WorkerSlot] = [self._at_url(step.engine, step.url, model_path)]
         else:
             # Noted first: whoever cancels this can't know whether they were taken, and gives them back.
-            self._taken.add(step.engine)
+            self._taken[step.engine] = None
             slots = await self._devices.take(step.engine)
         return await self._elastic.start(step.engine, slots, deadline)
 
@@ -146,7 +146,7 @@ class ModelFleet:
                     return f"{outcome.state}, and keeps its devices: {outcome.detail}"
             if engine in self._taken:
                 await self._devices.give_back(engine)
-                self._taken.discard(engine)
+                self._taken.pop(engine, None)
         except RolecallError as error:
             return str(error)
         return None
@@ -154,7 +154,7 @@ class ModelFleet:
     async def clean(self) -> dict[EngineId, str]:
         """Try again what earlier changes left to clean; what is still left, by replica."""
         members = {replica.engine for replica in self._elastic.members}
-        waiting = [engine for engine in {*self._elastic.apart, *self._taken} if engine not in members]
+        waiting = [engine for engine in {**self._elastic.apart, **self._taken} if engine not in members]
         left = {engine: await self.end(engine) for engine in waiting}
         return {engine: what for engine, what in left.items() if what is not None}
 

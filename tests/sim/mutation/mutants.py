@@ -430,6 +430,27 @@ CONSUMER = (
     ),
 )
 
+SCALING = (
+    Mutant(
+        guard="devices are given back only when nothing of their replica is left",
+        where="scaling.fleet:ModelFleet.end",
+        old="if not outcome.confirmed:",
+        new="if outcome is None:",
+    ),
+    Mutant(
+        guard="a replica's devices are noted before they are asked for",
+        where="scaling.fleet:ModelFleet.begin",
+        old="self._taken[step.engine] = None",
+        new="pass",
+    ),
+    Mutant(
+        guard="a replica that has gone takes no devices again",
+        where="cluster.spare_devices:SpareDevices.take",
+        old="if key in self._gone:",
+        new="if key is None:",
+    ),
+)
+
 MUTANTS = (
     *LEDGER,
     *RESTART,
@@ -441,6 +462,7 @@ MUTANTS = (
     *ENGINES,
     *RUNNER,
     *CONSUMER,
+    *SCALING,
 )
 
 

@@ -16,6 +16,7 @@ from attrs import define, field
 
 from rolecall.engines import replica_state
 from rolecall.leases import batch_state, lease_state, operation
+from rolecall.scaling import scale_state
 from simulation.schedule import Outcome, Player
 from simulation.world import Row
 
@@ -29,6 +30,7 @@ def table_rows() -> list[Row]:
         "lease": lease_state.TRANSITIONS,
         "batch": batch_state.TRANSITIONS,
         "operation": operation.TRANSITIONS,
+        "scaling": scale_state.TRANSITIONS,
     }
     return [
         (machine, str(before), str(after))

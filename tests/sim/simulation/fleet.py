@@ -20,6 +20,7 @@ from simulation.managed_role import ManagedRole, Surroundings
 from simulation.network import Endpoint, Network
 from simulation.plain_role import PlainRole
 from simulation.processes import EngineProcess
+from simulation.scaling import SpareProcess
 from simulation.workers import Worker
 from simulation.world import World
 
@@ -128,16 +129,17 @@ class Fleet:
     def __init__(
         self, layout: Layout, *, managed: bool, world: World, network: Network, chance: Chance
     ) -> None:
+        self.spare = SpareProcess(world)
         nodes = {
             f"node-{device}": Endpoint(f"node-{device}")
             for role in layout.roles
             for device in sorted(role.devices)
-        }
+        } | {node: Endpoint(node) for node in self.spare.nodes}
         around = Surroundings(world=world, network=network, chance=chance, nodes=nodes, pids=[100])
         conflicts = layout.conflicts
         self.services: dict[RoleName, Service] = {
             shape.name: (
-                ManagedRole(around, shape, shared=bool(conflicts[shape.name]))
+                ManagedRole(around, shape, self.spare, shared=bool(conflicts[shape.name]))
                 if managed
                 else PlainRole(shape, shared=bool(conflicts[shape.name]), world=world, chance=chance)
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from rolecall.engines.worker_handle import WorkerSlot
-from rolecall.ids import EngineId, RoleName
+from rolecall.ids import EngineId, ModelId, RoleName, engine_id
 from rolecall.interfaces.role import WeightSource
 
 MAKER, JUDGE, TEACHER, TRAINER = (RoleName(name) for name in ("maker", "judge", "teacher", "trainer"))
@@ -24,7 +24,11 @@ class RoleShape:
         return frozenset(device for replica in self.replicas for device in replica)
 
     def engine(self, index: int) -> EngineId:
-        return EngineId(f"{self.name}-model/replica-{index}")
+        return engine_id(model_of(self), index)
+
+
+def model_of(role: RoleShape) -> ModelId:
+    return ModelId(f"{role.name}-model")
 
 
 def slot_of(role: RoleShape, index: int, rank: int | None = None) -> WorkerSlot:

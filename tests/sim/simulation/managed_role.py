@@ -18,13 +18,14 @@ from rolecall.engines.results import LifecycleResult
 from rolecall.engines.role_engines import RoleEngines
 from rolecall.engines.worker_handle import WorkerHandle, WorkerSlot
 from rolecall.errors import EngineError
-from rolecall.ids import EngineId, FencingToken, ModelId
+from rolecall.ids import EngineId, FencingToken
 from rolecall.interfaces.engine_backend import Capability, WeightUpdate
 from rolecall.interfaces.role import WeightSource
 from simulation.chance import Chance
-from simulation.layouts import RoleShape, slot_of
+from simulation.layouts import RoleShape, model_of, slot_of
 from simulation.network import Endpoint, Network
 from simulation.processes import EngineProcess, SimWorker
+from simulation.scaling import Growth, RolesDevices, SpareProcess
 from simulation.workers import Worker, garbled
 from simulation.world import World
 
@@ -81,9 +82,12 @@ class _Shelf:
 
 
 class ManagedRole:
-    """One role's service: the endpoint that the coordinator and the clients reach."""
+    """One role's service: the endpoint that the coordinator and the clients reach.
 
-    def __init__(self, around: Surroundings, shape: RoleShape, *, shared: bool) -> None:
+    ``spare`` has the devices of replicas that may come.
+    """
+
+    def __init__(self, around: Surroundings, shape: RoleShape, spare: SpareProcess, *, shared: bool) -> None:
         self.shape = shape
         self.endpoint = Endpoint(shape.name)
         self.workers: list[Worker] = []
@@ -99,7 +103,7 @@ class ManagedRole:
             clock=_CLOCK,
             probe_interval_s=_PROBE_INTERVAL_S,
         )
-        self.model = ModelId(f"{shape.name}-model")
+        self.model = model_of(shape)
         self._peers: dict[EngineId, list[SimWorker]] = {}
         self.manager = InferenceManager(
             ModelSpec(
@@ -123,6 +127,8 @@ class ManagedRole:
             publish=self.engines.publish,
         )
         self.engines.add(self.model, self.manager)
+        devices = RolesDevices(spare, around.network, self.endpoint, shape)
+        self.growth = Growth(shape, self.manager, devices, self._emit)
 
     def _emit(self, kind: str, /, **fields: Any) -> None:
         if self.endpoint.alive:
@@ -216,4 +222,5 @@ class ManagedRole:
         return await self.engines.update_weights(self.model, update, version, timeout_s)
 
     async def shutdown(self, timeout_s: float) -> LifecycleResult:
+        await self.growth.scaler.close()
         return await self.engines.shutdown(timeout_s)

@@ -26,8 +26,10 @@ from simulation.faults import Faults
 from simulation.fleet import Fleet
 from simulation.layouts import LAYOUTS, TRAINER, Layout
 from simulation.loop import SimLoop, StuckError
+from simulation.managed_role import ManagedRole
 from simulation.network import Endpoint, Network
 from simulation.operator import Operator
+from simulation.scaling import Scaling
 from simulation.sink import Storage
 from simulation.strangers import Stranger
 from simulation.substitutes import substituted
@@ -104,6 +106,7 @@ class Schedule:
         if not await self._begin_job(quiet=not chance.happens(0.1)):
             return
         self._invite_strangers()
+        scaling = self._invite_scaling()
         await self._make_and_train(0)
         self._ending = "committed" if self._done else "recovered"
         if self._managed and chance.happens(0.1):
@@ -111,6 +114,9 @@ class Schedule:
             await self._shut_down()
         elif not self._done or self._faults.struck:
             await self._recover()
+        if scaling is not None and self._ending != "shut down" and self.world.violation is None:
+            self._faults.heal()
+            await scaling.end()
         self.world.evidence.over()
 
     async def _begin_job(self, *, quiet: bool) -> bool:
@@ -162,6 +168,17 @@ class Schedule:
             evidence.alarms[moment] = lambda: self.world.loop.create_task(stranger.act())
         if chance.happens(0.3):
             evidence.on_fence = lambda: self.world.loop.create_task(stranger.act())
+
+    def _invite_scaling(self) -> Scaling | None:
+        """Have somebody scale the roles meanwhile, if they have managers."""
+        # Of its own luck, so that the other schedules are what they were before there was scaling.
+        chance = Chance(self.seed ^ 0x5CA1E, faults=0)
+        if not self._managed or not chance.happens(0.5):
+            return None
+        managed = [each for each in self._fleet.services.values() if isinstance(each, ManagedRole)]
+        scaling = Scaling(self.world, self._network, chance, managed, self._fleet.spare)
+        scaling.begin(chance.pick((1, 2, 3, 6)))
+        return scaling
 
     @property
     def _done(self) -> bool:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from itertools import count
 from typing import Any
+from uuid import UUID
 
 
 class _Marks:
@@ -23,6 +24,11 @@ class _Marks:
         return f"{next(self._numbers):0{2 * nbytes}x}"
 
 
+def _numbered_ids() -> Callable[[], UUID]:
+    numbers = count(1)
+    return lambda: UUID(int=next(numbers) << 80)
+
+
 async def _call_in_thread(call: Callable[[], Any]) -> Any:
     return await asyncio.get_running_loop().run_in_executor(None, call)
 
@@ -31,6 +37,7 @@ async def _call_in_thread(call: Callable[[], Any]) -> Any:
 _REPLACED = (
     (vars(import_module("rolecall.train.consume")), "_in_daemon_thread", lambda: _call_in_thread),
     (vars(import_module("rolecall.job.training_turn")), "secrets", _Marks),
+    (vars(import_module("rolecall.scaling.scaler")), "uuid4", _numbered_ids),
 )
 
 

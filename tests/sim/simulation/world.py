@@ -56,6 +56,8 @@ class World:
         self.conflicts = conflicts
         self.violation: Violation | None = None
         self.holders: dict[str, list[Holder]] = {}
+        self.spare: frozenset[str] = frozenset()
+        """Devices of replicas that come and go; no two roles have them in turn."""
         self.acknowledged: dict[BatchId, int] = {}
         self.committed: dict[BatchId, int] = {}
         self.read: list[BatchId] = []
@@ -99,6 +101,14 @@ class World:
                 )
         elif kind == "operation.state":
             self._moved("operation", None, fields)
+        elif kind == "scale.state":
+            self._moved("scaling", (fields["role"], fields["operation"]), fields)
+            if self._trail is not None:
+                self.note(
+                    fields["role"],
+                    f"{fields['action']} {fields['operation']}: {fields['from']} → {fields['to']}"
+                    f" ({fields['reason']:.160})",
+                )
         self.evidence.tell(kind, fields)
 
     def _moved(self, machine: str, who: object, fields: Mapping[str, Any]) -> None:
@@ -132,11 +142,19 @@ class World:
         elif after == LeaseState.SLEEPING.value:
             self._asleep(role)
 
+    def _in_turn(self) -> list[tuple[str, Holder]]:
+        """Who holds which of the devices that roles have in turn."""
+        return [
+            (device, holder)
+            for device, holders in self.holders.items()
+            if device not in self.spare
+            for holder in holders
+        ]
+
     def _asleep(self, role: RoleName) -> None:
-        for device, holders in self.holders.items():
-            for holder in holders:
-                if holder.role == role:
-                    self.violate("asleep is proved", f"{role} is SLEEPING, {holder} holds device {device}")
+        for device, holder in self._in_turn():
+            if holder.role == role:
+                self.violate("asleep is proved", f"{role} is SLEEPING, {holder} holds device {device}")
 
     def _granted(self, role: RoleName) -> None:
         """Nobody who shares a device with the role may have, or be about to get, memory of it."""
@@ -146,13 +164,12 @@ class World:
                 self.violate(
                     "no grant before a release is confirmed", f"{role} is granted, {rival} is {lease}"
                 )
-            for holders in self.holders.values():
-                for holder in holders:
-                    if holder.role == rival:
-                        self.violate(
-                            "no grant before a release is confirmed",
-                            f"{role} is granted, {holder} holds memory",
-                        )
+            for _, holder in self._in_turn():
+                if holder.role == rival:
+                    self.violate(
+                        "no grant before a release is confirmed",
+                        f"{role} is granted, {holder} holds memory",
+                    )
 
     def _batch(self, fields: Mapping[str, Any]) -> None:
         batch, after = fields["batch"], fields["to"]
@@ -166,10 +183,9 @@ class World:
         if batch not in self.acknowledged:
             self.violate("no commit before an acknowledged put", f"batch {batch} is committed")
         self.committed[batch] = self.acknowledged.get(batch, -1)
-        for device, holders in self.holders.items():
-            for holder in holders:
-                if self.conflicts.get(holder.role):
-                    self.violate("no commit while a role is awake", f"{holder} holds {device}")
+        for device, holder in self._in_turn():
+            if self.conflicts.get(holder.role):
+                self.violate("no commit while a role is awake", f"{holder} holds {device}")
 
     def restarted(self, *, whole_job: bool = False) -> None:
         """The coordinator's leases and operations begin anew; what it knows is told again."""
