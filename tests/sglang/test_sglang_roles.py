@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,13 @@ import httpx
 import numpy as np
 import pytest
 
-from rolecall.api import NamedReward, Prompt, Sample, StageContext, StageRequest, WeightSource
+from rolecall.api import NamedReward, Sample, StageContext, StageRequest, WeightSource
 from rolecall.batches.validation import check_scores
 from rolecall.calibration.evaluate import score_labelled
 from rolecall.calibration.figures import agreement
 from rolecall.calibration.labelled import load_labelled
+from rolecall.testing.one_engine import OneEngine
+from rolecall.testing.samples import token_sample
 from rolecall_plugins.rewards.genrm_judge import GenRMJudge, GenRMJudgeOptions
 from rolecall_roles.teacher.options import TeacherOptions
 from rolecall_roles.teacher.role import TeacherRole
@@ -28,41 +29,11 @@ PROMPT = (17, 45, 201, 8, 133, 77)
 TEMPLATE = "what is {prompt}? {response}"
 
 
-def sample(name: str, response_ids: Sequence[int], policy: tuple[tuple[int, ...], ...]) -> Sample:
-    return Sample(
-        sample_id=name,
-        group_id=name,
-        prompt=Prompt(prompt_id=name, text="?"),
-        prompt_ids=PROMPT,
-        response="",
-        response_ids=tuple(response_ids),
-        rollout_log_probs=(-1.0,) * len(response_ids),
-        finish_reason="stop",
-        weight_version=None,
-        rollout_topk_ids=policy,
-    )
-
-
 SAMPLES = [
-    sample("five", (250, 19, 64, 91, 5), ((250, 3), (7, 19), (200, 201), (91, 90), (300, 301))),
-    sample("one", (31,), ((4, 5, 6),)),
-    sample("none", (), ()),
+    token_sample("five", PROMPT, (250, 19, 64, 91, 5), ((250, 3), (7, 19), (200, 201), (91, 90), (300, 301))),
+    token_sample("one", PROMPT, (31,), ((4, 5, 6),)),
+    token_sample("none", PROMPT, (), ()),
 ]
-
-
-class OneEngine:
-    """A role's client with the engine behind it, and nothing in between."""
-
-    def __init__(self, client: httpx.AsyncClient) -> None:
-        self._client = client
-
-    async def generate(self, payload: Mapping[str, Any], **_: Any) -> dict[str, Any]:
-        response = await self._client.post("/generate", json=dict(payload))
-        assert response.status_code == 200, response.text
-        return response.json()
-
-    async def chat(self, messages: Any, **_: Any) -> str:
-        raise AssertionError("nobody here chats")
 
 
 async def taught(client: httpx.AsyncClient, **options: Any) -> Any:

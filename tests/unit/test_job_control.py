@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rolecall.errors import JobError, LeaseBlockedError
-from rolecall.job.control import JobGoneError, ask_job, serve_control
+from rolecall.job.control import JobGoneError, command_job, serve_control
 
 
 async def test_questions_answers_and_refusals_travel(tmp_path: Path):
@@ -21,14 +21,14 @@ async def test_questions_answers_and_refusals_travel(tmp_path: Path):
         return [role, proof]
 
     server = await serve_control(tmp_path, {"status": status, "reconcile": reconcile})
-    assert (await ask_job(tmp_path, "status"))["job"] == "demo"
-    assert await ask_job(tmp_path, "reconcile", role="judge", proof="node-gone") == ["judge", "node-gone"]
+    assert (await command_job(tmp_path, "status"))["job"] == "demo"
+    assert await command_job(tmp_path, "reconcile", role="judge", proof="node-gone") == ["judge", "node-gone"]
     with pytest.raises(JobError, match="the job answered: tutor: process 4711 is left"):
-        await ask_job(tmp_path, "reconcile", role="tutor", proof="node-gone")
+        await command_job(tmp_path, "reconcile", role="tutor", proof="node-gone")
     with pytest.raises(JobError, match="KeyError: 'dance'"):
-        await ask_job(tmp_path, "dance")
+        await command_job(tmp_path, "dance")
     with pytest.raises(JobError, match="unexpected keyword argument"):
-        await ask_job(tmp_path, "status", since=0)
+        await command_job(tmp_path, "status", since=0)
     server.close()
 
 
@@ -41,7 +41,7 @@ async def test_a_command_goes_on_when_its_asker_has_gone(tmp_path: Path):
         ended.set()
 
     server = await serve_control(tmp_path, {"slow": slow})
-    asker = asyncio.create_task(ask_job(tmp_path, "slow"))
+    asker = asyncio.create_task(command_job(tmp_path, "slow"))
     await begun.wait()
     asker.cancel()
     async with asyncio.timeout(5):
@@ -59,11 +59,11 @@ async def test_a_command_that_raises_is_told_and_the_next_one_answered(tmp_path:
 
     server = await serve_control(tmp_path, {"status": status})
     with pytest.raises(JobError, match="no actor"):
-        await ask_job(tmp_path, "status")
-    assert await ask_job(tmp_path, "status") == {"job": "demo"}
+        await command_job(tmp_path, "status")
+    assert await command_job(tmp_path, "status") == {"job": "demo"}
     server.close()
 
 
 async def test_no_socket_is_a_clear_error(tmp_path: Path):
     with pytest.raises(JobGoneError, match="did not answer"):
-        await ask_job(tmp_path, "status")
+        await command_job(tmp_path, "status")

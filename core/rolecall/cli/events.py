@@ -17,7 +17,7 @@ from rolecall.config.loader import load_config
 from rolecall.errors import JobError
 from rolecall.events.event import Event
 from rolecall.events.hub import event_from_json, event_to_json, read_event_log
-from rolecall.job.control import JobGoneError, ask_job
+from rolecall.job.control import JobGoneError, command_job
 from rolecall.job.find import find_job, is_alive, job_name
 from rolecall.job.paths import read_state
 
@@ -96,7 +96,7 @@ async def _of_job(job: str | None, *, follow: bool) -> AsyncGenerator[Event]:
     since = 0
     while True:
         try:
-            answer = await ask_job(run_dir, "events", since=since, wait_s=WAIT_S if since else 0.0)
+            answer = await command_job(run_dir, "events", since=since, wait_s=WAIT_S if since else 0.0)
         except JobGoneError:
             if not since:
                 raise

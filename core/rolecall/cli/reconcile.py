@@ -13,7 +13,7 @@ from uuid import uuid4
 import click
 
 from rolecall.engines.proof import Proof
-from rolecall.job.control import ask_job
+from rolecall.job.control import command_job
 from rolecall.job.find import find_job
 
 ANSWER_S = 30.0
@@ -48,10 +48,10 @@ def reconcile(role: str, job: str | None, proof: str, note: str) -> None:
 
 
 async def _ask(run_dir: Path, role: str, proof: str, note: str) -> Mapping[str, Any]:
-    status = await ask_job(run_dir, "status")
+    status = await command_job(run_dir, "status")
     # Two questions to the role, each within the coordinator's deadline.
     limit_s = 2 * status["coordinator"]["timeout_s"] + ANSWER_S
-    return await ask_job(
+    return await command_job(
         run_dir,
         "reconcile",
         timeout_s=limit_s,

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rolecall.job.control import ask_job
+from rolecall.job.control import command_job
 from rolecall.job.find import find_job
 from rolecall.scaling.request import TIMEOUT_S, OnPartial
 
@@ -75,7 +75,7 @@ def scale(
     run_dir = Path(find_job(job).run_dir)
     if asked is not None or cancelled is not None:
         do = "scale_operation" if cancelled is None else "cancel_scale"
-        answer = asyncio.run(ask_job(run_dir, do, role=role, operation=asked or cancelled))
+        answer = asyncio.run(command_job(run_dir, do, role=role, operation=asked or cancelled))
     else:
         wanted: dict[str, Any] = {"model": model, "on_partial": on_partial}
         wanted |= {"timeout_s": timeout_s, "dry_run": dry_run}
@@ -93,9 +93,9 @@ def scale(
 
 
 async def _scale(run_dir: Path, role: str, wanted: Mapping[str, Any], *, wait: bool) -> dict[str, Any]:
-    answer = await ask_job(run_dir, "scale", role=role, wanted=dict(wanted))
+    answer = await command_job(run_dir, "scale", role=role, wanted=dict(wanted))
     while wait and not answer["final"]:
-        answer = await ask_job(
+        answer = await command_job(
             run_dir,
             "scale_operation",
             role=role,

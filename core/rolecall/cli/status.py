@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rolecall.engines.proof import Proof
-from rolecall.job.control import ask_job
+from rolecall.job.control import command_job
 from rolecall.job.find import find_job
 from rolecall.leases.lease_state import LeaseState
 
@@ -28,7 +28,7 @@ def status(job: str | None, as_json: bool) -> None:
     JOB is a job's name or its file; it may be left out while exactly one job is running.
     """
     state = find_job(job)
-    answer = asyncio.run(ask_job(Path(state.run_dir), "status"))
+    answer = asyncio.run(command_job(Path(state.run_dir), "status"))
     if as_json:
         click.echo(json.dumps(answer, indent=2))
         return

@@ -59,7 +59,7 @@ async def _reply(commands: Mapping[str, Command], line: bytes) -> Mapping[str, A
         return {"ok": False, "error": f"{type(error).__name__}: {error}"}
 
 
-async def ask_job(run_dir: Path, do: str, /, *, timeout_s: float = 30.0, **arguments: Any) -> Any:
+async def command_job(run_dir: Path, do: str, /, *, timeout_s: float = 30.0, **arguments: Any) -> Any:
     """Return the answer of the job that lives in ``run_dir`` to one request.
 
     Raises:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rolecall.batches.sample import Prompt, Sample
 from rolecall.testing.scripted_answers import tokens_of
 
@@ -47,6 +49,27 @@ def make_sample(prompt: Prompt, index: int, response: str) -> Sample:
         rollout_log_probs=tuple(-0.25 - place % 7 / 10 for place in range(len(response_ids))),
         finish_reason="stop",
         weight_version="7",
+    )
+
+
+def token_sample(
+    name: str,
+    prompt_ids: Sequence[int],
+    response_ids: Sequence[int],
+    topk_ids: tuple[tuple[int, ...], ...] | None = None,
+) -> Sample:
+    """Return a sample of these tokens, a group of its own; ``topk_ids`` are the policy's at each position."""
+    return Sample(
+        sample_id=name,
+        group_id=name,
+        prompt=Prompt(prompt_id=name, text="?"),
+        prompt_ids=tuple(prompt_ids),
+        response="",
+        response_ids=tuple(response_ids),
+        rollout_log_probs=(-1.0,) * len(response_ids),
+        finish_reason="stop",
+        weight_version=None,
+        rollout_topk_ids=topk_ids,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from rolecall.api import (
     WeightSource,
 )
 from rolecall.batches.validation import check_scores
+from rolecall.testing.one_engine import OneEngine
+from rolecall.testing.samples import token_sample
 from rolecall_plugins.engines.embedded.engine import EmbeddedEngine
 from rolecall_roles.rollout.options import RolloutOptions
 from rolecall_roles.rollout.role import RolloutRole
@@ -36,47 +38,14 @@ FRANCE = (504, 3575, 282, 4649, 314)
 VOCABULARY = 49152
 
 
-def sample(
-    name: str,
-    prompt_ids: Sequence[int],
-    response_ids: Sequence[int],
-    policy: tuple[tuple[int, ...], ...] | None = None,
-) -> Sample:
-    return Sample(
-        sample_id=name,
-        group_id=name,
-        prompt=Prompt(prompt_id=name, text="?"),
-        prompt_ids=tuple(prompt_ids),
-        response="",
-        response_ids=tuple(response_ids),
-        rollout_log_probs=(-1.0,) * len(response_ids),
-        finish_reason="stop",
-        weight_version=None,
-        rollout_topk_ids=policy,
-    )
-
-
 SAMPLES = [
     # " Paris. The" and on, an answer that is no answer, a prompt of one token, a single token, and none.
-    sample("plain", FRANCE, (7042, 30, 378, 3575), ((7042, 260), (30, 28), (378, 657), (9, 49151))),
-    sample("strange", FRANCE, (17, 40000, 2, 17, 17), ((17, 1), (5, 6), (2, 3), (4, 9), (8, 17))),
-    sample("short prompt", FRANCE[:1], FRANCE[1:], ((1, 2), (3, 4), (5, 6), (7, 8))),
-    sample("short response", FRANCE, (7042,), ((0, 1, 2),)),
-    sample("empty response", FRANCE, (), ()),
+    token_sample("plain", FRANCE, (7042, 30, 378, 3575), ((7042, 260), (30, 28), (378, 657), (9, 49151))),
+    token_sample("strange", FRANCE, (17, 40000, 2, 17, 17), ((17, 1), (5, 6), (2, 3), (4, 9), (8, 17))),
+    token_sample("short prompt", FRANCE[:1], FRANCE[1:], ((1, 2), (3, 4), (5, 6), (7, 8))),
+    token_sample("short response", FRANCE, (7042,), ((0, 1, 2),)),
+    token_sample("empty response", FRANCE, (), ()),
 ]
-
-
-class OneEngine:
-    def __init__(self, http: httpx.AsyncClient) -> None:
-        self._http = http
-
-    async def generate(self, payload: Mapping[str, Any], **_: Any) -> dict[str, Any]:
-        response = await self._http.post("/generate", json=dict(payload))
-        assert response.status_code == 200, response.text
-        return response.json()
-
-    async def chat(self, messages: Any, **_: Any) -> str:
-        raise AssertionError("the teacher sends raw payloads")
 
 
 async def score(
