@@ -47,6 +47,7 @@ class Devices:
         self.taken: set[str] = set()
         self.unreturned: set[str] = set()
         self.slow_s = 0.0
+        self.looking_s = 0.0
 
     async def take(self, engine: EngineId) -> Sequence[WorkerSlot]:
         await self.room([engine])
@@ -55,6 +56,7 @@ class Devices:
         return [fake_slot(engine)]
 
     async def room(self, engines: Sequence[EngineId]) -> None:
+        await asyncio.sleep(self.looking_s)
         if len(engines) > self.free - len(self.taken):
             raise ScaleRefused(f"no room for {', '.join(engines)}")
 
@@ -463,6 +465,21 @@ def test_a_role_that_shuts_down_leaves_no_newcomer(run: Any) -> None:
         assert s.rig.worker(SECOND).disposed
         with pytest.raises(ScaleRefused, match="shutting down"):
             await s.scaler.begin(ScaleOut(total=2))
+
+    run(scenario)
+
+
+def test_what_looks_for_room_while_the_role_shuts_down_begins_nothing(run: Any) -> None:
+    async def scenario(s: Scaling) -> None:
+        s.devices.looking_s = 5.0
+        begun = asyncio.create_task(s.scaler.begin(ScaleOut(total=2)))
+        await asyncio.sleep(1)
+        await s.scaler.close()
+        assert ok(await s.rig.manager.shutdown(within(60)))
+        with pytest.raises(ScaleRefused, match="shutting down"):
+            await begun
+        await asyncio.sleep(60)
+        assert (s.members(), s.devices.taken) == ({}, set())
 
     run(scenario)
 

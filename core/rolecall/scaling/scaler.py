@@ -67,8 +67,7 @@ class RoleScaler:
         fleet = self._fleet(request.model)
         if request.dry_run:
             return (await self._planned(None, fleet, request)).to_json()
-        if self._closed:
-            raise ScaleRefused(f"{self._role} is shutting down")
+        self._require_open()
         if self._beginning or (self._running is not None and not self._running.done()):
             under_way = next((op.id for op in self._operations.values() if not op.final), "one that begins")
             raise ScaleConflictError(
@@ -79,6 +78,7 @@ class RoleScaler:
             operation = await self._planned(uuid4().hex[:12], fleet, request)
         finally:
             self._beginning = False
+        self._require_open()  # it may have been closed while room was looked for
         assert operation.id is not None
         self._operations[operation.id] = operation
         while len(self._operations) > REMEMBERED:
@@ -144,6 +144,10 @@ class RoleScaler:
             emit=self._emit,
             clock=self._clock.now_s,
         )
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ScaleRefused(f"{self._role} is shutting down")
 
     def _fleet(self, model: str | None) -> ModelFleet:
         if model is None and len(self._fleets) == 1:
